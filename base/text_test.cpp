@@ -1,0 +1,60 @@
+#include "base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace gangline {
+namespace {
+
+TEST(TimeLimit, ReadsEveryFormOfSbatch) {
+    const std::pair<const char*, int> cases[] = {
+        {"10", 600}, {"1:30", 90}, {"01:02:03", 3723}, {"2-3", 2 * 86400 + 3 * 3600},
+        {"1-00:30", 86400 + 1800}, {"1-01:00:05", 86400 + 3605}, {"UNLIMITED", 0}, {"infinite", 0},
+    };
+    for (const auto& [text, expected] : cases) {
+        const auto parsed = parse_time_limit(text);
+        ASSERT_TRUE(parsed.ok()) << text;
+        EXPECT_EQ(parsed->count(), expected) << text;
+    }
+}
+
+TEST(TimeLimit, NamesTheFormsWhenItCannotRead) {
+    for (const char* text : {"", "abc", "1:2:3:4", "-5", "1h", "1:-2", "99999999999999999999"}) {
+        const auto parsed = parse_time_limit(text);
+        ASSERT_FALSE(parsed.ok()) << text;
+        EXPECT_NE(parsed.error().message.find("HH:MM:SS"), std::string::npos);
+    }
+}
+
+TEST(Memory, HasSbatchsUnits) {
+    EXPECT_EQ(*parse_memory_mib("512"), 512u);
+    EXPECT_EQ(*parse_memory_mib("4G"), 4096u);
+    EXPECT_EQ(*parse_memory_mib("2048K"), 2u);
+    EXPECT_EQ(*parse_memory_mib("1T"), 1048576u);
+    EXPECT_FALSE(parse_memory_mib("4X").ok());
+    EXPECT_FALSE(parse_memory_mib("").ok());
+}
+
+TEST(NodeList, ExpandsAndCompresses) {
+    const std::vector<std::string> names = {"gpu001", "gpu002", "gpu003", "gpu007", "login"};
+    EXPECT_EQ(*expand_node_list("gpu[001-003,007],login"), names);
+    EXPECT_EQ(compress_node_list(names), "gpu[001-003,007],login");
+    EXPECT_EQ(compress_node_list({"n1"}), "n1");
+    EXPECT_FALSE(expand_node_list("gpu[1-").ok());
+    EXPECT_FALSE(expand_node_list("gpu[5-1]").ok());
+    EXPECT_FALSE(expand_node_list("a[0-60000][0-60000]").ok());
+}
+
+TEST(Pattern, FillsInSbatchsLettersWithPadding) {
+    const std::map<char, std::string> values = {{'j', "12"}, {'t', "3"}, {'x', "train"}};
+    EXPECT_EQ(expand_pattern("%x-%j.out", values), "train-12.out");
+    EXPECT_EQ(expand_pattern("%4t/%%/%q", values), "0003/%/%q");
+}
+
+TEST(Words, AreQuotedOnlyWhenAShellNeedsIt) {
+    EXPECT_EQ(shell_quote("plain-word.txt"), "plain-word.txt");
+    EXPECT_EQ(shell_quote("it's"), "'it'\\''s'");
+    EXPECT_EQ(signal_name(9), "SIGKILL");
+}
+
+}  // namespace
+}  // namespace gangline

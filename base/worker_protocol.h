@@ -1,0 +1,42 @@
+#pragma once
+// A rank's line to its shepherd: a SOCK_SEQPACKET unix socket (abstract name in GANGLINE_WORKER_SOCKET), one frame a
+// packet, little-endian, a fixed header and then `size` bytes of payload. No protobuf: this side is linked into
+// programs that bring their own.
+//
+// kind          direction          payload
+// Join          rank -> shepherd   none (header: rank, pid in `step`)
+// Relay         both               opaque bytes for the worker library of `to_rank` (the committer's mail)
+// Commit        rank 0 -> coord.   32 bytes SHA-256 of the manifest, u64 total bytes
+// CommitResult  coord. -> rank 0   u8 accepted, u32 n, n x {u64 step, u32 attempt} that stay, then the reason's text
+// Damaged       rank -> coord.     text: what is damaged in checkpoint (`step`, `attempt`)
+// Fault         rank -> coord.     text to show in `gangline show`; stops nothing
+// StopSoon      shepherd -> rank   u32 milliseconds left
+// Finished      rank -> shepherd   none: the library's clean end; exit code 0 without it is fine too
+//
+// Errors: a frame with a wrong magic, version or size is dropped and its connection closed.
+
+#include <cstdint>
+
+namespace gangline {
+
+enum class WorkerKind : std::uint16_t {
+    Join = 1, Relay = 2, Commit = 3, CommitResult = 4, Damaged = 5, Fault = 6, StopSoon = 7, Finished = 8,
+};
+
+struct WorkerHeader {
+    std::uint32_t magic = 0;
+    std::uint16_t version = 0;
+    std::uint16_t kind = 0;
+    std::uint32_t rank = 0;      // sender's rank (checked by the shepherd against the connection)
+    std::uint32_t to_rank = 0;   // Relay only
+    std::uint64_t step = 0;
+    std::uint32_t attempt = 0;
+    std::uint32_t size = 0;      // payload bytes that follow
+};
+static_assert(sizeof(WorkerHeader) == 32);
+
+inline constexpr std::uint32_t kWorkerMagic = 0x4c474e47;  // "GNGL"
+inline constexpr std::uint16_t kWorkerVersion = 1;
+inline constexpr std::uint32_t kMostWorkerPayload = 64 * 1024;
+
+}  // namespace gangline

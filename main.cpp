@@ -1,0 +1,23 @@
+// gangline VERB ...: one executable; the verb picks the part. `gl` and the names of Slurm are links to it.
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "coordinator/server/main.h"
+#include "runner/agent/main.h"
+#include "runner/cli/main.h"
+#include "runner/execd/main.h"
+#include "runner/shepherd/main.h"
+
+int main(int argc, char** argv) {
+    std::signal(SIGPIPE, SIG_IGN);
+    const std::string_view verb = argc > 1 ? argv[1] : "";
+    if (verb == "coordinator") return gangline::coordinator::coordinator_main(argc - 1, argv + 1);
+    if (verb == "agent") return gangline::runner::agent_main(argc - 1, argv + 1);
+    if (verb == "execd") return gangline::runner::execd_main(argc - 1, argv + 1);
+    if (verb == "shepherd") return gangline::runner::shepherd_main(argc - 1, argv + 1);
+    return gangline::runner::cli_main(argc, argv);
+}
