@@ -35,6 +35,7 @@ struct KeyPair {
 KeyPair new_key_pair();
 // The public key that belongs to a secret one. Errors: InvalidArgument.
 Result<std::string> public_key_of(const std::string& secret_key);
+bool is_public_key(const std::string& text);
 // Reads `public ...` / `secret ...` lines. Errors: Refused when the file is not ours or group/other may read or write it (R8).
 Result<KeyPair> read_key_file(const std::string& path);
 // Creates the file 0600 with O_EXCL. Errors: Refused when it exists.
@@ -89,12 +90,16 @@ class Wire {
     Wire() = default;
 };
 
+// Which kinds of principal a port lets in; the others are strangers there. A stranger at the users' port is told (400) and
+// does not try again; elsewhere it is closed silently and tries again, as its key may be added later.
+enum class Admits { Everybody, Users, Nodes };  // Nodes: nodes and shepherds
+
 struct ServerOptions {
     KeyPair keys;
     std::string endpoint = "tcp://127.0.0.1:*";
     std::int64_t most_message_bytes = 4 << 20;
     int most_waiting_messages = 100'000;    // SNDHWM/RCVHWM
-    // For the trap's test only: leave ZAP unanswered.
+    Admits admits = Admits::Everybody;
 };
 
 class ServerSocket {
@@ -102,7 +107,7 @@ class ServerSocket {
     // Binds. Errors: Unavailable (address in use), InvalidArgument (endpoint), Refused (no ZAP handler in this Wire).
     static Result<std::unique_ptr<ServerSocket>> bind(Wire& wire, const KeyTable& table, const ServerOptions& options);
     virtual ~ServerSocket() = default;
-    virtual int fd() const = 0;                        // edge-triggered: drain with receive() after each wake-up
+    virtual int fd() const = 0;                        // readable: call receive() until it has nothing
     virtual std::optional<Incoming> receive() = 0;     // nothing: nothing is there now
     virtual bool send(const std::string& route, std::string_view payload) = 0;  // false: the route is gone or full
     virtual std::string endpoint() const = 0;          // with the port filled in
@@ -122,10 +127,13 @@ class ClientSocket {
   public:
     static Result<std::unique_ptr<ClientSocket>> connect(Wire& wire, const ClientOptions& options);
     virtual ~ClientSocket() = default;
-    virtual int fd() const = 0;
+    virtual int fd() const = 0;                        // readable: call receive() until it has nothing
     virtual std::optional<std::string> receive() = 0;
+    // Ends early, with nothing, when the server refuses our key.
     virtual std::optional<std::string> receive(Duration timeout) = 0;
     virtual bool send(std::string_view payload) = 0;   // false: the queue is full
+    // The server has told us that it does not know our key; it will not be tried again.
+    virtual bool is_refused() = 0;
 };
 
 // The coordinator's self-test at start-up (R1): a random key connects and must be refused. Errors: Refused when it was
