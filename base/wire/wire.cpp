@@ -23,6 +23,7 @@ namespace {
 // In Debian's header behind the draft define, in its library always (4.3.4).
 constexpr int kZapEnforceDomain = 93;
 constexpr int kHandshakeMs = 3000;
+constexpr Duration kRetryAfterRefusal = milliseconds(200);
 constexpr int kMostDropsAtOnce = 1000;
 constexpr std::size_t kRowBytes = sizeof(std::uint64_t);
 // libzmq's own routing ids: a zero byte and four bytes of a counter that starts at random.
@@ -332,7 +333,8 @@ class ClientSocketImpl : public ClientSocket {
         if (auto done = monitor_.watch(wire, s, ZMQ_EVENT_HANDSHAKE_FAILED_AUTH); !done) return done;
         if (auto done = waker_.watch(s); !done) return done;
         if (auto done = waker_.add(monitor_.fd()); !done) return done;
-        if (zmq_connect(s, options.endpoint.c_str()) != 0) return endpoint_error("connect to", options.endpoint);
+        endpoint_ = options.endpoint;
+        if (zmq_connect(s, endpoint_.c_str()) != 0) return endpoint_error("connect to", endpoint_);
         return {};
     }
 
@@ -366,6 +368,8 @@ class ClientSocketImpl : public ClientSocket {
     }
 
     bool send(std::string_view payload) override {
+        read_monitor();
+        if (refused_ && now().steady >= retry_at_) connect_again();
         const bool sent = send_part(socket_.get(), payload, 0);
         waker_.after_send();
         return sent;
@@ -378,13 +382,23 @@ class ClientSocketImpl : public ClientSocket {
 
   private:
     void read_monitor() {
-        while (monitor_.next()) refused_ = true;
+        while (monitor_.next()) {
+            refused_ = true;
+            retry_at_ = now().steady + kRetryAfterRefusal;
+        }
+    }
+    // libzmq gives a refused connection up for good.
+    void connect_again() {
+        zmq_disconnect(socket_.get(), endpoint_.c_str());
+        if (zmq_connect(socket_.get(), endpoint_.c_str()) == 0) refused_ = false;
     }
 
     ZmqSocket socket_;
     Monitor monitor_;
     Waker waker_;
+    std::string endpoint_;
     bool refused_ = false;
+    TimePoint retry_at_;
 };
 
 }  // namespace

@@ -90,8 +90,7 @@ class Wire {
     Wire() = default;
 };
 
-// Which kinds of principal a port lets in; the others are strangers there. A stranger at the users' port is told (400) and
-// does not try again; elsewhere it is closed silently and tries again, as its key may be added later.
+// Which kinds of principal a port lets in; the others are strangers there.
 enum class Admits { Everybody, Users, Nodes };  // Nodes: nodes and shepherds
 
 struct ServerOptions {
@@ -132,7 +131,7 @@ class ClientSocket {
     // Ends early, with nothing, when the server refuses our key.
     virtual std::optional<std::string> receive(Duration timeout) = 0;
     virtual bool send(std::string_view payload) = 0;   // false: the queue is full
-    // The server has told us that it does not know our key; it will not be tried again.
+    // The server has told us that it does not know our key. A later send() tries again, five times a second at most.
     virtual bool is_refused() = 0;
 };
 

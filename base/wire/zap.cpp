@@ -95,11 +95,10 @@ bool ZapHandler::answer_one() {
     const bool is_curve = request->size() == 7 && frame(0) == "1.0" && frame(5) == "CURVE";
     const auto principal = is_curve ? table_.by_key(z85(frame(6))) : std::nullopt;
     const bool admitted = principal && is_admitted(frame(2), principal->kind);
-    // 400 makes the peer give up, 300 makes it try again: a node's key may be added while it waits.
-    const bool is_final = frame(2) == domain_of(Admits::Users);
+    // 400 tells the stranger at once; 300 would leave it connected until the handshake's deadline.
     const std::array<std::string, 6> reply = {"1.0",
                                               frame(1),
-                                              admitted ? "200" : is_final ? "400" : "300",
+                                              admitted ? "200" : "400",
                                               admitted ? "welcome" : "this key is not authorised",
                                               admitted ? std::to_string(principal->row) : "",
                                               ""};
