@@ -1,0 +1,159 @@
+#include "runner/cli/job_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "base/text.h"
+
+namespace gangline::runner {
+namespace {
+
+std::string variable_of(const std::string& option) {
+    std::string name = "GANGLINE_";
+    for (const char c : option) {
+        name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    }
+    return name;
+}
+
+// What a flag's variable may say; sbatch takes any value as a yes.
+bool says_no(const std::string& value) {
+    return value == "0" || value == "no" || value == "false" || value == "off";
+}
+
+void add_variable(std::vector<Given>& given, const OptionInfo& option, const std::string& variable,
+                  const Environment& environment) {
+    const auto found = environment.find(variable);
+    if (found == environment.end()) return;
+    if (option.takes == Takes::Value && found->second.empty()) return;
+    if (option.takes == Takes::Nothing && says_no(found->second)) return;
+    const std::string value = option.takes == Takes::Nothing ? "" : found->second;
+    given.push_back({option.alias_of.empty() ? option.name : option.alias_of, value, "in " + variable});
+}
+
+// Set by the runner inside a job: they describe that job, not the next one.
+const std::set<std::string>& variables_of_a_job() {
+    static const std::set<std::string> names = {"GANGLINE_JOB_NAME", "GANGLINE_CHECKPOINT_DIR"};
+    return names;
+}
+
+// Pairs of which the later one wins.
+std::string opposite_of(const std::string& name) {
+    if (name == "requeue") return "no-requeue";
+    if (name == "no-requeue") return "requeue";
+    return {};
+}
+
+}  // namespace
+
+Result<std::vector<Given>> job_options_of_script(const ScriptFile& script, const std::string& file_name) {
+    std::vector<Given> all;
+    for (const Directive& directive : script.directives) {
+        const std::string where = fmt::format("in {} line {}", file_name, directive.line);
+        auto parsed = parse_words(job_option_table(), directive.words, WordsStop::AtFirstWord, where);
+        if (!parsed) return parsed.error();
+        if (!parsed->words.empty()) {
+            return Error{Code::InvalidArgument,
+                         fmt::format("'{}' ({}) is not an option: options begin with - or --, a remark with #",
+                                     parsed->words.front(), where)};
+        }
+        all.insert(all.end(), parsed->given.begin(), parsed->given.end());
+    }
+    return all;
+}
+
+std::vector<Given> job_options_of_environment(const Environment& environment) {
+    std::vector<Given> given;
+    const bool inside_a_job = environment.contains("GANGLINE_MARK");
+    for (const OptionInfo& option : job_option_table()) {  // later ones win: ours stand behind sbatch's
+        if (!option.sbatch_variable.empty()) add_variable(given, option, option.sbatch_variable, environment);
+    }
+    for (const OptionInfo& option : job_option_table()) {
+        const std::string variable = variable_of(option.name);
+        if (inside_a_job && variables_of_a_job().contains(variable)) continue;
+        add_variable(given, option, variable, environment);
+    }
+    return given;
+}
+
+const Given* JobOptions::find(const std::string& name) const {
+    const auto found = chosen.find(name);
+    return found == chosen.end() ? nullptr : &found->second;
+}
+
+std::string JobOptions::text(const std::string& name) const {
+    const Given* given = find(name);
+    return given == nullptr ? "" : given->value;
+}
+
+JobOptions merge_job_options(const std::vector<std::vector<Given>>& sources) {
+    JobOptions merged;
+    for (const std::vector<Given>& source : sources) {
+        std::map<std::string, Given> last;
+        for (const Given& given : source) {
+            last.erase(opposite_of(given.name));
+            last[given.name] = given;
+        }
+        for (auto& [name, given] : last) {
+            if (!merged.chosen.contains(opposite_of(name))) merged.chosen.emplace(name, given);
+        }
+    }
+    return merged;
+}
+
+Unsupported unsupported_options(const JobOptions& options) {
+    Unsupported result;
+    for (const auto& [name, given] : options.chosen) {
+        const OptionInfo* option = find_option(job_option_table(), name);
+        if (option == nullptr || option->supported) continue;
+        const std::string written = given.value.empty() ? "--" + name : fmt::format("--{}={}", name, given.value);
+        result.warnings.push_back(fmt::format("{}{} is not supported: {}", written,
+                                              given.where.empty() ? "" : fmt::format(" ({})", given.where),
+                                              option->words));
+        result.options.push_back(written);
+    }
+    return result;
+}
+
+Result<Cards> parse_cards(const Given& given) {
+    const bool is_gres = given.name == "gres";
+    const auto bad = [&](const std::string& part) {
+        return Error{Code::InvalidArgument,
+                     fmt::format("{}: '{}' is not a number of cards: write {}", shown(given), part,
+                                 is_gres ? "gpu:N or gpu:TYPE:N" : "N or TYPE:N")};
+    };
+    Cards cards;
+    if (is_gres && (given.value == "none" || given.value == "NONE")) return cards;
+    for (const std::string& part : split(given.value, ',')) {
+        std::vector<std::string> fields = split(part, ':');
+        if (is_gres) {
+            if (fields.front() != "gpu") {
+                if (part.empty()) return bad(part);
+                cards.other.push_back(part);
+                continue;
+            }
+            fields.erase(fields.begin());
+            if (fields.empty()) fields = {"1"};
+        }
+        std::string number = fields.back();
+        const std::size_t paren = number.find('(');       // gpu:2(S:0-1)
+        if (paren != std::string::npos) number.resize(paren);
+        std::uint32_t count = 0;
+        const auto parsed = std::from_chars(number.data(), number.data() + number.size(), count);
+        const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
+        if (!is_number && fields.size() == 1 && !number.empty() && is_gres) {   // gpu:a100 is one of that type
+            cards.type = number;
+            cards.count += 1;
+            continue;
+        }
+        if (!is_number || fields.size() > 2 || count > 65536) return bad(part);
+        if (fields.size() == 2) cards.type = fields.front();
+        cards.count += count;
+    }
+    return cards;
+}
+
+}  // namespace gangline::runner

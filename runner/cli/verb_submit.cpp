@@ -1,0 +1,118 @@
+// `gangline submit`.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/process.h"
+#include "base/time.h"
+#include "runner/cli/attach.h"
+#include "runner/cli/job_request.h"
+#include "runner/cli/json.h"
+#include "runner/cli/verbs.h"
+#include "runner/cli/views.h"
+
+namespace gangline::runner {
+namespace {
+
+// Pipelines `count` submits of the same job: for measuring. Prints the ids, or the rate.
+int submit_many(const Line& line, Client& client, proto::JobSpec spec, std::uint64_t count) {
+    constexpr std::uint64_t kWindow = 4096;
+    std::vector<std::uint64_t> ids;
+    std::uint64_t sent = 0;
+    const TimePoint begin = now().steady;
+    TimePoint heard = begin;
+    while (ids.size() < count) {
+        while (sent < count && sent - ids.size() < kWindow) {
+            proto::Request request;
+            spec.set_idempotency_key(random_hex(16));
+            *request.mutable_submit()->mutable_spec() = spec;
+            if (client.send(request) == 0) break;
+            ++sent;
+        }
+        const auto response = client.receive(milliseconds(100));
+        if (!response) {
+            if (now().steady - heard > kAnswerDeadline) return fail(line, client.unreachable(now().steady - heard));
+            continue;
+        }
+        heard = now().steady;
+        if (const auto error = error_of(*response)) return fail(line, *error);
+        ids.push_back(response->job());
+    }
+    const double took_s = to_seconds(now().steady - begin);
+    const double rate = static_cast<double>(count) / took_s;
+    if (line.json()) {
+        nlohmann::ordered_json document;
+        document["schema"] = kJsonSchema;
+        document["jobs"] = ids;
+        document["seconds"] = took_s;
+        document["jobs_per_s"] = rate;
+        print(document.dump() + "\n");
+    } else if (line.has("parsable")) {
+        std::string text;
+        for (const std::uint64_t id : ids) text += fmt::format("{}\n", id);
+        print(text);
+    } else {
+        print(fmt::format("Submitted {} jobs, {} to {}, in {:.3f} s: {:.0f} jobs/s\n", count, ids.front(), ids.back(),
+                          took_s, rate));
+    }
+    return 0;
+}
+
+int wait_for(const Line& line, Client& client, std::uint64_t job) {
+    OutputPrinter printer({});
+    SignalWatch signals(SignalWatch::Mode::LeaveAlone);
+    AttachOptions options;
+    options.logs = false;
+    options.progress = false;
+    const auto end = attach(client, job, printer, signals, options);
+    if (!end) return fail(line, end.error());
+    const std::string failure = failure_words(end->job);
+    if (!failure.empty()) say(failure);
+    return exit_code_of(end->job);
+}
+
+}  // namespace
+
+int run_submit(const Line& line) {
+    auto address = find_cluster(line.given, line.environment, line.config, line.state);
+    if (!address) return fail(line, address.error());
+    const std::string endpoint = address->has_value() ? (*address)->endpoint : "";
+    const bool here = endpoint.empty() || endpoint.starts_with("ipc:") || endpoint.starts_with("tcp://127.");
+    auto request = read_job_request(line, here ? Where::ThisMachine : Where::Elsewhere);
+    if (!request) return fail(line, request.error());
+    warn(request->warnings);
+    if (request->spec.output().empty()) request->spec.set_output("gangline-%j.out");
+    auto client = connect(line);
+    if (!client) return fail(line, client.error());
+    if (const Given* const repeat = last_given(line.given, "repeat"); repeat != nullptr) {
+        const auto count = whole_number(*repeat, 1, 10'000'000);
+        if (!count) return fail(line, count.error());
+        return submit_many(line, **client, request->spec, static_cast<std::uint64_t>(*count));
+    }
+    proto::Request submit;
+    *submit.mutable_submit()->mutable_spec() = request->spec;
+    submit.mutable_submit()->set_test_only(flag_of(*request, "test-only"));
+    const auto response = (*client)->ask(submit);
+    if (!response) return fail(line, response.error());
+    if (flag_of(*request, "test-only")) {
+        const std::string words = response->message().empty() ? "the request is good; nothing was submitted"
+                                                              : response->message();
+        if (line.json()) {
+            print(json_document("test_only", words));
+        } else {
+            say(words);
+        }
+        return 0;
+    }
+    if (line.json() || flag_of(*request, "json")) {
+        print(json_document("job", response->job()));
+    } else if (flag_of(*request, "parsable")) {
+        print(fmt::format("{}\n", response->job()));
+    } else {
+        print(fmt::format("Submitted batch job {}\n", response->job()));
+    }
+    return flag_of(*request, "wait") ? wait_for(line, **client, response->job()) : 0;
+}
+
+}  // namespace gangline::runner

@@ -1,0 +1,172 @@
+#include "runner/cli/views.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "runner/cli/attach.h"
+#include "runner/cli/json.h"
+#include "runner/cli/table.h"
+
+namespace gangline::runner {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Table, ColumnsAreAsWideAsTheirTextAndNumbersStandRight) {
+    Table table({{"JOB", Column::Align::Right, 0}, {"NAME", Column::Align::Left, 0}});
+    table.add({"7", "train"});
+    table.add({"12345", "x"});
+    EXPECT_EQ(table.text({}), "  JOB  NAME\n    7  train\n12345  x\n");
+}
+
+TEST(Table, ElasticColumnsGiveWayToTheWindow) {
+    Table table({{"JOB", Column::Align::Right, 0}, {"NAME", Column::Align::Left, 6}, {"WHY", Column::Align::Left, 6}});
+    table.add({"1", "a-rather-long-name", "waits for 4 cards on n1, which are held by job 3"});
+    const Terminal narrow{false, false, 30};
+    for (const std::string& line : split(table.text(narrow), '\n')) EXPECT_LE(line.size(), 30U) << line;
+    EXPECT_THAT(table.text(narrow), HasSubstr("..."));
+    EXPECT_THAT(table.text({}), HasSubstr("held by job 3"));
+}
+
+TEST(Table, ColourIsOnlyThereWhereTheTerminalHasIt) {
+    Table table({{"S", Column::Align::Left, 0}});
+    table.add({Cell("bad", Tone::Bad)});
+    EXPECT_THAT(table.text({false, false, 0}), Not(HasSubstr("\x1b")));
+    EXPECT_THAT(table.text({true, true, 80}), HasSubstr("\x1b[31mbad"));
+}
+
+TEST(Terminal, FittedTextIsCutByLettersAndHasNoControlCharacters) {
+    EXPECT_EQ(fitted("abcdef", 6), "abcdef");
+    EXPECT_EQ(fitted("abcdefg", 6), "abc...");
+    EXPECT_EQ(fitted("\xC3\xA4\xC3\xB6\xC3\xBC", 3), "\xC3\xA4\xC3\xB6\xC3\xBC");
+    EXPECT_EQ(one_line("a\nb\x1b[31m"), "a b?[31m");
+}
+
+TEST(Json, HasEveryFieldByItsNameWithNumbersAndHex) {
+    proto::JobView job;
+    job.set_id(1ULL << 60);
+    job.set_state(proto::RUNNING);
+    job.add_attempts()->mutable_restored()->set_manifest_sha256(std::string("\x00\xff", 2));
+    const auto json = to_json(job);
+    EXPECT_EQ(json["id"].get<std::uint64_t>(), 1ULL << 60);
+    EXPECT_TRUE(json["id"].is_number_integer());
+    EXPECT_EQ(json["state"], "RUNNING");
+    EXPECT_EQ(json["name"], "");
+    EXPECT_TRUE(json["progress"].is_null());
+    EXPECT_EQ(json["attempts"][0]["restored"]["manifest_sha256"], "00ff");
+    EXPECT_EQ(json["eta_s"], 0.0);
+}
+
+TEST(Json, DocumentsCarryTheSchemaFirstAndErrorsToo) {
+    EXPECT_EQ(json_document("job", 7), "{\n  \"schema\": \"gangline/1\",\n  \"job\": 7\n}\n");
+    const auto error = nlohmann::json::parse(json_error(3, "no \"such\" job"));
+    EXPECT_EQ(error["error"]["exit_code"], 3);
+    EXPECT_EQ(error["error"]["message"], "no \"such\" job");
+}
+
+proto::JobView running_job() {
+    proto::JobView job;
+    job.set_id(7);
+    job.set_name("train");
+    job.set_user("alice");
+    job.set_state(proto::RUNNING);
+    job.set_ranks(4);
+    job.set_restarts(1);
+    job.set_attempt(2);
+    job.set_submitted_unix_ms(1000);
+    job.set_started_unix_ms(2000);
+    job.mutable_progress()->set_step(300);
+    job.mutable_progress()->set_total_steps(1200);
+    job.mutable_progress()->set_loss(0.41);
+    job.set_steps_per_s(55.2);
+    job.set_eta_s(16.3);
+    job.add_gang()->set_node("n0");
+    job.add_gang()->set_node("n1");
+    proto::AttemptView& first = *job.add_attempts();
+    first.set_attempt(1);
+    first.set_cause("rank 2 on n1 was killed by SIGKILL");
+    first.set_kind(proto::INFRASTRUCTURE);
+    first.set_last_lines("step 250\nbye");
+    proto::AttemptView& second = *job.add_attempts();
+    second.set_attempt(2);
+    second.mutable_restored()->set_step(200);
+    job.add_faults("disk full: 4096 bytes of log wait");
+    return job;
+}
+
+TEST(Views, ProgressIsOneLineOfNumbers) {
+    EXPECT_EQ(progress_words(running_job()), "step 300/1200 loss 0.41 55.2 steps/s eta 16s");
+    EXPECT_EQ(progress_words(proto::JobView()), "");
+}
+
+TEST(Views, TheQueueHasAHeaderAndARowAJob) {
+    JobViews jobs;
+    *jobs.Add() = running_job();
+    const std::string text = queue_text(jobs, {}, 62'000);
+    EXPECT_THAT(text, HasSubstr("JOB  NAME"));
+    EXPECT_THAT(text, HasSubstr("running"));
+    EXPECT_THAT(text, HasSubstr("n[0-1]"));
+    EXPECT_THAT(text, HasSubstr("300/1200"));
+    EXPECT_THAT(text, HasSubstr("1m 00s"));
+}
+
+TEST(Views, AStoryTellsAttemptsWithTheirCausesAndFaults) {
+    const std::string text = job_text(running_job(), {}, 62'000);
+    EXPECT_THAT(text, HasSubstr("Job 7 \"train\" of alice: running"));
+    EXPECT_THAT(text, HasSubstr("rank 2 on n1 was killed by SIGKILL"));
+    EXPECT_THAT(text, HasSubstr("| bye"));
+    EXPECT_THAT(text, HasSubstr("- disk full"));
+}
+
+TEST(Views, AFailureIsOneCauseWithItsLastLines) {
+    proto::JobView job = running_job();
+    EXPECT_EQ(exit_code_of(job), 1);
+    job.set_state(proto::FAILED);
+    job.set_exit_code(3);
+    job.mutable_attempts(1)->set_cause("rank 1 on n0 exited with code 3");
+    job.mutable_attempts(1)->set_last_lines("Traceback\nValueError: no\n");
+    const std::string words = failure_words(job);
+    EXPECT_THAT(words, HasSubstr("job 7 failed: rank 1 on n0 exited with code 3"));
+    EXPECT_THAT(words, HasSubstr("\n  | ValueError: no"));
+    EXPECT_EQ(exit_code_of(job), 3);
+    job.set_state(proto::COMPLETED);
+    EXPECT_EQ(failure_words(job), "");
+}
+
+TEST(Views, TheReportDrawsABarACause) {
+    proto::Report report;
+    *report.mutable_job() = running_job();
+    report.set_wall_s(10);
+    report.set_effective_training_time(0.8);
+    report.set_steps(1200);
+    report.set_steps_redone(35);
+    proto::Cause& compute = *report.add_causes();
+    compute.set_name("compute");
+    compute.set_wall_s(8);
+    proto::Cause& restart = *report.add_causes();
+    restart.set_name("restart");
+    restart.set_wall_s(2);
+    report.add_notes("save more often");
+    const std::string text = report_text(report, {});
+    EXPECT_THAT(text, HasSubstr("effective training time 80.0 %"));
+    EXPECT_THAT(text, HasSubstr("80.0 %  ########################......"));
+    EXPECT_THAT(text, HasSubstr("1200 steps in the final history, 35 redone"));
+    EXPECT_THAT(text, HasSubstr("attempt 1: rank 2 on n1"));
+    EXPECT_THAT(text, HasSubstr("- save more often"));
+}
+
+TEST(Views, WhyIsASentenceWithItsClauses) {
+    proto::Why why;
+    why.set_job(9);
+    why.set_sentence("it needs 8 cards, 5 are free");
+    why.add_clauses("3 cards are held by job 7");
+    why.set_sooner("ask for 5 cards");
+    why.set_position(2);
+    EXPECT_EQ(why_text(why), "Job 9 is queued: it needs 8 cards, 5 are free\n  position 2 in the queue\n"
+                             "  - 3 cards are held by job 7\n  sooner: ask for 5 cards\n");
+}
+
+}  // namespace
+}  // namespace gangline::runner
