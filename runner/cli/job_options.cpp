@@ -128,7 +128,7 @@ Result<Cards> parse_cards(const Given& given) {
     Cards cards;
     if (is_gres && (given.value == "none" || given.value == "NONE")) return cards;
     for (const std::string& part : split(given.value, ',')) {
-        std::vector<std::string> fields = split(part, ':');
+        std::vector<std::string> fields = split(part.substr(0, part.find('(')), ':');   // gpu:2(S:0-1)
         if (is_gres) {
             if (fields.front() != "gpu") {
                 if (part.empty()) return bad(part);
@@ -138,9 +138,7 @@ Result<Cards> parse_cards(const Given& given) {
             fields.erase(fields.begin());
             if (fields.empty()) fields = {"1"};
         }
-        std::string number = fields.back();
-        const std::size_t paren = number.find('(');       // gpu:2(S:0-1)
-        if (paren != std::string::npos) number.resize(paren);
+        const std::string& number = fields.back();
         std::uint32_t count = 0;
         const auto parsed = std::from_chars(number.data(), number.data() + number.size(), count);
         const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();

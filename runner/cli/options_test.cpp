@@ -103,9 +103,13 @@ TEST(Options, TheHelpOfEveryVerbNamesItsOptionsAndAnExample) {
         const std::string help = verb_help(verb);
         EXPECT_THAT(help, HasSubstr("usage: gangline " + verb.name));
         for (const OptionInfo& option : verb.options) {
-            if (option.supported) EXPECT_THAT(help, HasSubstr("--" + option.name)) << verb.name;
+            if (option.supported) {
+                EXPECT_THAT(help, HasSubstr("--" + option.name)) << verb.name;
+            }
         }
-        if (verb.name != "help" && verb.name != "version") EXPECT_THAT(help, HasSubstr("Examples:")) << verb.name;
+        if (verb.name != "help" && verb.name != "version") {
+            EXPECT_THAT(help, HasSubstr("Examples:")) << verb.name;
+        }
         EXPECT_THAT(general_help(), HasSubstr("  " + verb.name + " "));
     }
 }
