@@ -1,0 +1,224 @@
+// What people see: jobs, nodes, reports.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/brain/core.h"
+#include "coordinator/brain/ledger.h"
+
+namespace gangline::coordinator {
+namespace {
+
+// Steps a second of this attempt, from the time inside its steps.
+double rate_of(const proto::Progress& progress) {
+    if (progress.step_s() <= 0 || progress.step() <= progress.first_step()) return 0;
+    return static_cast<double>(progress.step() - progress.first_step()) / progress.step_s();
+}
+
+std::string state_of(const RankNow& rank) {
+    const proto::RankReport& report = rank.report;
+    switch (report.state()) {
+        case proto::RANK_STARTING: return "running";
+        case proto::RANK_JOINED: return "joined";
+        case proto::RANK_EXITED:
+            return report.signal() != 0 ? fmt::format("signal {}", report.signal()) : fmt::format("exit {}", report.exit_code());
+        case proto::RankState_INT_MIN_SENTINEL_DO_NOT_USE_:
+        case proto::RankState_INT_MAX_SENTINEL_DO_NOT_USE_: break;
+    }
+    return "unknown";
+}
+
+void view_attempt(const Attempt& attempt, proto::AttemptView& view) {
+    view.set_attempt(attempt.number);
+    view.set_reserved_unix_ms(attempt.reserved_ms);
+    view.set_launched_unix_ms(attempt.launched_ms);
+    view.set_joined_unix_ms(attempt.joined_ms);
+    view.set_ended_unix_ms(attempt.ended_ms);
+    view.set_gone_unix_ms(attempt.gone_ms);
+    for (const Part& part : attempt.parts) *view.add_gang() = part.place;
+    if (attempt.restore) *view.mutable_restored() = *attempt.restore;
+    view.set_rank(-1);
+    if (attempt.ended_ms == 0) return;
+    view.set_cause(attempt.end.cause());
+    view.set_kind(attempt.end.kind());
+    view.set_rank(attempt.end.rank());
+    view.set_exit_code(attempt.end.exit_code());
+    view.set_signal(attempt.end.signal());
+    view.set_last_lines(attempt.end.last_lines());
+    view.set_last_step(attempt.end.progress().step());
+}
+
+}  // namespace
+
+std::string Brain::State::checkpoint_folder(const Job& job) const {
+    if (!job.spec.checkpoint_folder().empty()) return job.spec.checkpoint_folder();
+    const std::string root = options.checkpoint_root.empty() ? job.home + "/.gangline/checkpoints" : options.checkpoint_root;
+    return fmt::format("{}/job-{}", root, job.id);
+}
+
+// From 1; 0 = not in the queue.
+std::uint32_t Brain::State::position(const Job& job) const {
+    const auto at = facts.queue.find(job.queue_key());
+    if (job.state != proto::QUEUED || at == facts.queue.end()) return 0;
+    return static_cast<std::uint32_t>(std::distance(facts.queue.begin(), at)) + 1;
+}
+
+std::string Brain::State::queued_reason(const Job& job) const {
+    if (job.held) return "held by " + job.held_by;
+    const Need need = need_of(job.spec);
+    if (need.cards_per_rank == 0) return fmt::format("waits for {} CPUs", std::uint64_t{need.ranks} * need.cpus_per_rank);
+    return fmt::format("waits for {} {}", need.cards(), need.cards() == 1 ? "card" : "cards");
+}
+
+proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_environment) const {
+    proto::JobView view;
+    view.set_id(job.id);
+    view.set_name(job.spec.name());
+    view.set_user(job.user);
+    view.set_state(job.state);
+    view.set_reason(job.state == proto::QUEUED && job.attempts.empty() ? queued_reason(job) : job.reason);
+    view.set_ranks(job.spec.ranks());
+    view.set_attempt(job.key().attempt);
+    view.set_restarts(job.attempts.empty() ? 0 : static_cast<std::uint32_t>(job.attempts.size()) - 1);
+    view.set_submitted_unix_ms(job.submitted_ms);
+    view.set_started_unix_ms(job.attempts.empty() ? 0 : job.attempts.front().reserved_ms);
+    view.set_ended_unix_ms(job.ended_ms);
+    view.set_exit_code(job.exit_code);
+    view.set_checkpoint_folder(checkpoint_folder(job));
+    view.set_eta_s(-1);
+    const auto run = runs.find(job.id);
+    if (run != runs.end() && run->second.moved) {
+        *view.mutable_progress() = progress_of(job);
+    } else if (job.last_progress && job.last_progress->beat() != 0) {
+        *view.mutable_progress() = *job.last_progress;
+    }
+    const double rate = rate_of(view.progress());
+    view.set_steps_per_s(rate);
+    if (rate > 0 && is_launched(job.state) && view.progress().total_steps() >= view.progress().step()) {
+        view.set_eta_s(static_cast<double>(view.progress().total_steps() - view.progress().step()) / rate);
+    }
+    if (!job.attempts.empty() && (is_live(job.state) || is_ending(job.state))) {
+        for (const Part& part : job.attempt().parts) *view.add_gang() = part.place;
+    }
+    for (const std::string& fault : job.faults) view.add_faults(fault);
+    if (!whole) return view;
+    view.set_position(position(job));
+    for (const Attempt& attempt : job.attempts) view_attempt(attempt, *view.add_attempts());
+    if (run != runs.end()) {
+        for (const auto& [key, rank] : run->second.ranks) {
+            proto::RankView& one = *view.add_rank_views();
+            one.set_rank(rank.report.rank());
+            one.set_node(rank.node);
+            one.set_pid(rank.report.pid());
+            one.set_state(state_of(rank));
+            one.set_step(rank.report.progress().step());
+        }
+    }
+    for (const Checkpoint& one : job.checkpoints) {
+        proto::CheckpointView& shown = *view.add_checkpoints();
+        shown.set_step(one.point.step());
+        shown.set_attempt(one.point.attempt());
+        shown.set_unix_ms(one.unix_ms);
+        shown.set_bytes(one.bytes);
+        shown.set_damaged(one.damaged);
+        shown.set_note(one.note);
+    }
+    *view.mutable_spec() = job.spec;
+    if (!with_environment) view.mutable_spec()->clear_environment();
+    return view;
+}
+
+// Live jobs in order of their ids, the queue in its own order, ended jobs last, newest first.
+void Brain::State::list_jobs(const Caller& who, const proto::ListJobs& request, proto::Response& response) const {
+    const std::string user = !request.user().empty() ? request.user() : request.all_users() ? "" : who.user;
+    const auto full = [&] { return request.limit() != 0 && response.jobs_size() >= static_cast<int>(request.limit()); };
+    const auto add = [&](const Job& job, std::uint32_t place) {
+        if (full() || (!user.empty() && job.user != user)) return;
+        *response.add_jobs() = job_view(job, false, false);
+        response.mutable_jobs(response.jobs_size() - 1)->set_position(place);
+    };
+    for (const std::uint64_t id : facts.active) add(*facts.find(id), 0);
+    std::uint32_t place = 0;
+    for (const QueueKey& key : facts.queue) add(*facts.find(key.job), ++place);
+    for (const auto& [id, job] : facts.jobs) {
+        if (full()) return;
+        if (job.state == proto::QUEUED && job.held) add(job, 0);
+    }
+    if (!request.ended_too()) return;
+    for (auto job = facts.jobs.rbegin(); job != facts.jobs.rend() && !full(); ++job) {
+        if (is_ended(job->second.state)) add(job->second, 0);
+    }
+}
+
+proto::NodeView Brain::State::node_view(const Node& node) const {
+    proto::NodeView view;
+    *view.mutable_node() = node.info;
+    const auto seen = nodes_now.find(node.info.name());
+    const bool is_here = seen != nodes_now.end() && seen->second.connected;
+    const bool unclean = (is_here && !seen->second.unwanted.empty()) ||
+                         std::any_of(node.holds.begin(), node.holds.end(), [](const auto& hold) { return hold.second.cleaning; });
+    const std::uint32_t free = node.cards_free();
+    view.set_cards_free(free);
+    for (const auto& [key, hold] : node.holds) {
+        proto::AttemptId& id = *view.add_attempts();
+        id.set_job(key.job);
+        id.set_attempt(key.attempt);
+    }
+    if (seen != nodes_now.end()) view.set_heard_unix_ms(seen->second.heard_ms);
+    if (node.drained) {
+        view.set_set_by(node.drained_by);
+        view.set_note(node.drain_note);
+    }
+    if (node.lost) {
+        view.set_state("lost");
+        view.set_note(node.lost_reason);
+    } else if (!is_here) {
+        view.set_state("suspect");
+        view.set_note("its agent has not been heard; gangs on it go on");
+    } else if (node.drained) {
+        view.set_state(node.holds.empty() ? "drained" : "draining");
+    } else if (unclean) {
+        view.set_state("cleaning");
+        view.set_note("an earlier attempt is not proved gone from it");
+    } else if (node.holds.empty()) {
+        view.set_state("idle");
+    } else {
+        view.set_state(free == 0 ? "allocated" : "mixed");
+    }
+    return view;
+}
+
+void Brain::State::report(const Job& job, const Now& at, proto::Report& out) const {
+    *out.mutable_job() = job_view(job, true, false);
+    JobStory story;
+    story.submitted_ms = job.submitted_ms;
+    story.until_ms = job.ended_ms != 0 ? job.ended_ms : at.unix_ms;
+    for (const Attempt& attempt : job.attempts) {
+        AttemptStory& one = story.attempts.emplace_back();
+        one.reserved_ms = attempt.reserved_ms;
+        one.launched_ms = attempt.launched_ms;
+        one.joined_ms = attempt.joined_ms;
+        one.ended_ms = attempt.ended_ms;
+        one.restored_step = attempt.restore ? attempt.restore->step() : 0;
+        one.stalled_ms = attempt.end.stalled_ms();
+        one.cards = attempt.cards();
+        one.progress = attempt.ended_ms == 0 ? progress_of(job) : attempt.end.progress();
+    }
+    const Ledger ledger = make_ledger(story);
+    out.set_queue_wait_s(ledger.queue_wait_s);
+    out.set_wall_s(ledger.wall_s);
+    out.set_card_seconds(ledger.card_s);
+    out.set_effective_training_time(ledger.effective_training_time);
+    out.set_steps(ledger.steps);
+    out.set_steps_redone(ledger.steps_redone);
+    for (const LedgerCause& cause : ledger.causes) {
+        proto::Cause& shown = *out.add_causes();
+        shown.set_name(cause.name);
+        shown.set_wall_s(cause.wall_s);
+        shown.set_card_s(cause.card_s);
+        shown.set_words(cause.words);
+    }
+    for (const std::string& note : ledger.notes) out.add_notes(note);
+}
+
+}  // namespace gangline::coordinator

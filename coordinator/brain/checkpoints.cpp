@@ -1,0 +1,87 @@
+// Which checkpoints count. The journal is the commit point; a fenced attempt can neither commit nor condemn.
+#include <fmt/format.h>
+
+#include "coordinator/brain/core.h"
+
+namespace gangline::coordinator {
+
+void Brain::State::commit(const std::string& node, const proto::CommitRequest& request) {
+    proto::Order out;
+    proto::CommitReply& answer = *out.mutable_commit();
+    *answer.mutable_id() = request.id();
+    answer.set_step(request.step());
+    Job* job = facts.current(request.id());
+    std::string refused;
+    bool known = false;
+    if (job == nullptr) {
+        refused = fmt::format("attempt {} of job {} is not the present one", request.id().attempt(), request.id().job());
+    } else {
+        for (const Checkpoint& one : job->checkpoints) {
+            known = known || (!one.damaged && one.point.step() == request.step() &&
+                              one.point.attempt() == request.id().attempt() &&
+                              one.point.manifest_sha256() == request.manifest_sha256());
+        }
+        const Checkpoint* newest = job->newest_good();
+        if (known) {
+            // A repeated request: its first answer was lost.
+        } else if (is_ending(job->state)) {
+            refused = fmt::format("attempt {} is being ended: {}", request.id().attempt(), job->reason);
+        } else if (!is_launched(job->state)) {
+            refused = fmt::format("attempt {} is not launched", request.id().attempt());
+        } else if (newest != nullptr && newest->point.step() >= request.step()) {
+            refused = fmt::format("step {} is not newer than the committed step {}", request.step(), newest->point.step());
+        }
+    }
+    if (refused.empty() && !known) {
+        proto::Record committed;
+        proto::CheckpointCommitted& body = *committed.mutable_checkpoint_committed();
+        *body.mutable_id() = request.id();
+        body.set_step(request.step());
+        body.set_manifest_sha256(request.manifest_sha256());
+        body.set_bytes(request.bytes());
+        record(std::move(committed));
+    }
+    answer.set_accepted(refused.empty());
+    answer.set_reason(std::move(refused));
+    if (job != nullptr) {
+        for (const proto::RestorePoint& keep : job->good_checkpoints(options.keep_checkpoints)) *answer.add_keep() = keep;
+    }
+    order(node, std::move(out));
+}
+
+// A checkpoint that cannot be read back is not tried again; the gang restarts from the one before. When none is left the
+// job fails: it never starts afresh in silence.
+void Brain::State::damaged(const proto::CheckpointDamaged& message) {
+    Job* job = facts.current(message.id());
+    if (job == nullptr) return;
+    const proto::RestorePoint& point = message.checkpoint();
+    bool is_news = false;
+    for (const Checkpoint& one : job->checkpoints) {
+        is_news = is_news || (!one.damaged && one.point.step() == point.step() && one.point.attempt() == point.attempt());
+    }
+    if (!is_news) return;
+    proto::Record found;
+    proto::CheckpointFoundDamaged& body = *found.mutable_checkpoint_found_damaged();
+    *body.mutable_id() = message.id();
+    *body.mutable_checkpoint() = point;
+    body.set_what(message.what());
+    body.set_rank(message.rank());
+    record(std::move(found));
+    hear_fault(*job, message.rank(), fmt::format("the checkpoint of step {} (attempt {}) is damaged: {}", point.step(),
+                                                 point.attempt(), message.what()));
+    if (!is_live(job->state)) return;
+    Fault fault;
+    fault.kind = proto::INFRASTRUCTURE;
+    fault.rank = static_cast<std::int32_t>(message.rank());
+    fault.cause = fmt::format("the checkpoint of step {} (attempt {}) is damaged: {}", point.step(), point.attempt(),
+                              message.what());
+    if (const Checkpoint* older = job->newest_good()) {
+        fault.cause += fmt::format("; the one of step {} serves", older->point.step());
+    } else {
+        fault.final = true;
+        fault.cause += "; no other checkpoint is left, and the job is not started afresh: submit it again to do that";
+    }
+    end_attempt(*job, std::move(fault));
+}
+
+}  // namespace gangline::coordinator

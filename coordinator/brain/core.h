@@ -1,0 +1,195 @@
+#pragma once
+// Inside the brain: the journalled facts, what was only heard (live), every deadline, and the actions of this step.
+//
+//   brain.cpp       events in, actions out; people's changing verbs     gang.cpp        place, prepare, launch, join, end
+//   submit.cpp      what is refused at submit                           recovery.cpp    a failure's cause, kind and next
+//   report.cpp      what nodes say of their attempts                    liveness.cpp    hello, silence, hangs
+//   checkpoints.cpp commit and damage                                   answer*.cpp     read-only verbs
+//
+// A step gathers its records and its other actions apart and puts all Persists first: one commit for all of it, and
+// nothing leaves before it is durable. Live data belongs to one coordinator's life; Hello brings it back.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/brain/brain.h"
+#include "coordinator/brain/facts.h"
+#include "coordinator/brain/timers.h"
+
+namespace gangline::coordinator {
+
+inline constexpr Duration kForkedIsJoined = seconds(1);      // programs that join nothing
+inline constexpr Duration kVerdictDelay = milliseconds(100); // a consequence may overtake its cause on another node
+inline constexpr Duration kKeepReserved = seconds(30);       // a recovering job that fits nowhere keeps its cards so long
+inline constexpr Duration kReturnGrace = milliseconds(2500); // after a new coordinator: agents come back within it
+inline constexpr Duration kSendAgain = seconds(2);           // an order without its answer
+inline constexpr std::int64_t kPatienceMs = 300'000;         // a job passed over so long is passed no more
+
+// What a node last said of its part of a job's newest attempt.
+struct PartNow {
+    bool heard = false;
+    std::uint64_t revision = 0;
+    proto::AttemptPhase phase = proto::ATTEMPT_PREPARING;
+    std::string gang_key;
+    std::string gang_endpoint;
+    std::uint32_t master_port = 0;
+    bool script_ended = false;
+    TimePoint ordered;                         // the last order sent
+    std::optional<TimePoint> shepherd_spoke;   // over its own line
+};
+
+struct RankNow {
+    std::string node;
+    proto::RankReport report;
+    TimePoint moved;                           // its step or beat
+};
+using RankKey = std::pair<std::uint32_t, std::uint32_t>;  // step id (0: the command or script), rank
+
+// Why an attempt ends.
+struct Fault {
+    std::string cause;
+    proto::FaultKind kind = proto::NO_FAULT;
+    std::int32_t rank = -1;
+    std::int32_t exit_code = 0;
+    std::int32_t signal = 0;
+    std::string last_lines;
+    std::string node;                          // where it happened
+    bool blame = false;                        // avoid that node
+    bool final = false;                        // no restart helps
+    Duration stalled{0};                       // nothing moved for this long before
+};
+
+// A job's newest attempt as heard.
+struct Run {
+    std::vector<PartNow> parts;                // as Attempt::parts
+    std::map<RankKey, RankNow> ranks;
+    std::map<std::uint32_t, Fault> step_faults;  // a script's steps: the first failure in each
+    std::optional<Fault> verdict;              // a user's failure, waiting kVerdictDelay
+    std::optional<TimePoint> moved;            // any step or beat; nothing: no rank uses the worker library
+    std::optional<TimePoint> forked;           // when every rank was forked
+    std::optional<TimePoint> back_off_until;
+    bool finish_ordered = false;
+};
+
+struct NodeNow {
+    bool connected = false;                    // its agent has said Hello to this coordinator
+    bool suspect = false;                      // its agent is silent, a shepherd of it speaks
+    std::string agent_id;
+    TimePoint heard;
+    std::int64_t heard_ms = 0;
+    std::map<AttemptKey, TimePoint> unwanted;  // must be gone from it, and when Stop was last sent
+};
+
+struct Brain::State {
+    explicit State(BrainOptions given) : options(std::move(given)) {}
+
+    BrainOptions options;
+    Facts facts;
+    Timers timers;
+    std::map<std::uint64_t, Run> runs;         // active jobs
+    std::map<std::string, NodeNow> nodes_now;
+    std::uint64_t epoch = 0;
+    std::string coordinator_id;
+    TimePoint office_since;
+    bool place_wanted = false;
+    // Of the step that is being made:
+    Now now;
+    std::vector<proto::Record> records;
+    std::vector<Action> others;
+
+    // ---- brain.cpp
+    void begin(const Now& at);
+    std::vector<Action> finish();
+    void handle(const Event& event);
+    void handle(const FromUser& event);
+    void handle(const FromNode& event);
+    void handle(const TookOffice& event);
+    void handle(const Tick& event);
+    void expire(const WaitKey& wait);
+    void record(proto::Record record);
+    void order(const std::string& node, proto::Order order);
+    void reply(const FromUser& to, proto::Outcome outcome, std::string message, std::uint64_t job = 0);
+    void cancel(const FromUser& event);
+    void set_hold(const FromUser& event);
+    void set_node(const FromUser& event);
+    // ---- submit.cpp
+    void submit(const FromUser& event);
+    std::string never_fits(const proto::JobSpec& spec) const;
+    // ---- gang.cpp
+    void place_waiting();
+    bool is_offerable(const std::string& node) const;
+    std::vector<Offer> offers_for(const Job* recovering) const;
+    bool same_cards(const Job& job, std::vector<proto::Placement>& gang) const;
+    bool place_recovering(Job& job);
+    void reserve(Job& job, const std::vector<proto::Placement>& gang, std::string reason);
+    void order_prepare(Job& job, std::size_t part);
+    void order_launch(Job& job, std::size_t part);
+    void order_stop(Job& job, std::size_t part, Duration grace, const std::string& reason);
+    void try_launch(Job& job);
+    void check_joined(Job& job);
+    void watch_run(Job& job);
+    bool part_succeeded(const Job& job, std::size_t part) const;
+    bool all_ranks_done(const Job& job) const;
+    void part_gone(Job& job, std::size_t part, bool presumed, std::string note);
+    void absorb_gone(Job& job);
+    void settle(Job& job);
+    Duration grace_of(const Job& job) const;
+    Run& run_of(const Job& job);
+    // ---- recovery.cpp
+    void fail(Job& job, Fault fault);
+    void end_attempt(Job& job, Fault fault);
+    void end_job(Job& job, std::string cause, proto::JobState outcome, Duration grace);
+    void finish_job(Job& job, proto::JobState outcome, std::string reason);
+    void stop_parts(Job& job, Duration grace, const std::string& reason);
+    Duration back_off(const Job& job, bool progress) const;
+    proto::Progress progress_of(const Job& job) const;
+    void stop_expired(Job& job);
+    void finish_expired(Job& job);
+    // ---- report.cpp
+    void hear_report(const std::string& node, const proto::AttemptReport& report, bool by_shepherd);
+    void hear_progress(const std::string& node, const proto::AttemptReport& report, bool by_shepherd);
+    void hear_stale(const std::string& node, const proto::AttemptReport& report);
+    void hear_ranks(Job& job, const std::string& node, const proto::AttemptReport& report);
+    void hear_live(Job& job, std::size_t part, const proto::AttemptReport& report);
+    void hear_fault(Job& job, std::uint32_t rank, const std::string& what);
+    std::optional<Fault> fault_in(Job& job, std::size_t part, const proto::AttemptReport& report);
+    std::optional<Fault> script_fault(Job& job, const proto::AttemptReport& report);
+    void release(const std::string& node, const proto::AttemptId& id);
+    void unwanted(const std::string& node, const proto::AttemptId& id);
+    // ---- liveness.cpp
+    void hello(const std::string& node, const proto::Hello& hello);
+    void missing_from_hello(const std::string& node, const AttemptKey& key);
+    void send_again(const std::string& node, Duration older_than);
+    void heard(const std::string& node);
+    void watch_silence(const std::string& node);
+    void silence_expired(const std::string& node);
+    void lose_node(const std::string& node, std::string reason);
+    void lose_part(Job& job, std::size_t part, const std::string& reason);
+    void lose_parts_on(const std::string& node, const std::string& reason);
+    void watch_progress(Job& job);
+    void progress_expired(Job& job);
+    void prepare_expired(Job& job);
+    void join_expired(Job& job);
+    // ---- checkpoints.cpp
+    void commit(const std::string& node, const proto::CommitRequest& request);
+    void damaged(const proto::CheckpointDamaged& message);
+    // ---- answer.cpp, answer_why.cpp
+    proto::JobView job_view(const Job& job, bool whole, bool with_environment) const;
+    void list_jobs(const Caller& who, const proto::ListJobs& request, proto::Response& response) const;
+    proto::NodeView node_view(const Node& node) const;
+    std::string queued_reason(const Job& job) const;
+    std::uint32_t position(const Job& job) const;
+    void report(const Job& job, const Now& at, proto::Report& out) const;
+    void why(const Job& job, const Now& at, proto::Why& out) const;
+    void why_queued(const Job& job, const Now& at, proto::Why& out) const;
+    std::string checkpoint_folder(const Job& job) const;
+};
+
+proto::AttemptId id_of(const Job& job);
+// "n0, n1"
+std::string node_names(const Attempt& attempt);
+
+}  // namespace gangline::coordinator

@@ -1,0 +1,62 @@
+// The whole journalled state as text: equal for equal states.
+#include <fmt/format.h>
+
+#include "coordinator/brain/facts.h"
+
+namespace gangline::coordinator {
+namespace {
+
+std::string dump_node(const Node& node) {
+    std::string text = fmt::format("node {} drained={} by={} note={} lost={} because={}\n", node.info.ShortDebugString(),
+                                   node.drained, node.drained_by, node.drain_note, node.lost, node.lost_reason);
+    for (const auto& [key, hold] : node.holds) {
+        text += fmt::format("  hold {}.{} cards={} cpus={} memory={} exclusive={} cleaning={}\n", key.job, key.attempt,
+                            fmt::join(hold.cards, ","), hold.cpus, hold.memory_mib, hold.exclusive, hold.cleaning);
+    }
+    for (const auto& [card, key] : node.busy) text += fmt::format("  busy {} by {}.{}\n", card, key.job, key.attempt);
+    return text;
+}
+
+std::string dump_attempt(const Attempt& attempt) {
+    std::string text = fmt::format("  attempt {} reserved={} launched={} joined={} gone={} ended={} because={} restore={} end={}\n",
+                                   attempt.number, attempt.reserved_ms, attempt.launched_ms, attempt.joined_ms,
+                                   attempt.gone_ms, attempt.ended_ms, attempt.reason,
+                                   attempt.restore ? attempt.restore->ShortDebugString() : "-", attempt.end.ShortDebugString());
+    for (const Part& part : attempt.parts) {
+        text += fmt::format("    part {} state={}\n", part.place.ShortDebugString(), static_cast<int>(part.state));
+    }
+    return text;
+}
+
+std::string dump_job(const Job& job) {
+    std::string text = fmt::format(
+        "job {} user={} {}:{} groups={} home={} state={} held={} by={} reason={} submitted={} ended={} exit={} "
+        "user_failures={} without_progress={} best_step={}\n  spec {}\n",
+        job.id, job.user, job.uid, job.gid, fmt::join(job.groups, ","), job.home, proto::JobState_Name(job.state), job.held,
+        job.held_by, job.reason, job.submitted_ms, job.ended_ms, job.exit_code, job.user_failures, job.without_progress,
+        job.best_step, job.spec.ShortDebugString());
+    for (const Attempt& attempt : job.attempts) text += dump_attempt(attempt);
+    for (const Checkpoint& one : job.checkpoints) {
+        text += fmt::format("  checkpoint {} at={} bytes={} damaged={} {}\n", one.point.ShortDebugString(), one.unix_ms,
+                            one.bytes, one.damaged, one.note);
+    }
+    for (const std::string& fault : job.faults) text += fmt::format("  fault {}\n", fault);
+    for (const auto& [node, times] : job.blamed) text += fmt::format("  blamed {} {}\n", node, times);
+    if (job.last_progress) text += fmt::format("  progress {}\n", job.last_progress->ShortDebugString());
+    return text;
+}
+
+}  // namespace
+
+std::string Facts::dump() const {
+    std::string text = fmt::format("epoch {} last_job {}\n", epoch, last_job);
+    for (const auto& [name, node] : nodes) text += dump_node(node);
+    for (const auto& [id, job] : jobs) text += dump_job(job);
+    for (const QueueKey& key : queue) text += fmt::format("queued {} {}\n", key.behind, key.job);
+    for (const auto& [shape, keys] : shapes) text += fmt::format("shape {} {}\n", shape, keys.size());
+    for (const std::uint64_t id : active) text += fmt::format("active {}\n", id);
+    for (const auto& [user, jobs_waiting] : waiting_of_user) text += fmt::format("waiting {} {}\n", user, jobs_waiting);
+    return text;
+}
+
+}  // namespace gangline::coordinator

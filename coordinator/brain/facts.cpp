@@ -1,0 +1,375 @@
+#include "coordinator/brain/facts.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace gangline::coordinator {
+
+bool Attempt::all_gone() const {
+    return std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.state != PartState::Held; });
+}
+
+Part* Attempt::part_on(const std::string& node) {
+    const auto found = std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.place.node() == node; });
+    return found == parts.end() ? nullptr : &*found;
+}
+
+const Part* Attempt::part_on(const std::string& node) const {
+    return const_cast<Attempt*>(this)->part_on(node);
+}
+
+std::uint32_t Attempt::ranks() const {
+    std::uint32_t sum = 0;
+    for (const Part& part : parts) sum += part.place.rank_count();
+    return sum;
+}
+
+std::uint64_t Attempt::cards() const {
+    std::uint64_t sum = 0;
+    for (const Part& part : parts) sum += static_cast<std::uint64_t>(part.place.cards_size());
+    return sum;
+}
+
+const Checkpoint* Job::newest_good() const {
+    const Checkpoint* newest = nullptr;
+    for (const Checkpoint& one : checkpoints) {
+        if (one.damaged) continue;
+        if (newest == nullptr || one.point.step() >= newest->point.step()) newest = &one;
+    }
+    return newest;
+}
+
+std::vector<proto::RestorePoint> Job::good_checkpoints(std::size_t most) const {
+    std::vector<proto::RestorePoint> good;
+    for (const Checkpoint& one : checkpoints) {
+        if (!one.damaged) good.push_back(one.point);
+    }
+    std::stable_sort(good.begin(), good.end(), [](const auto& a, const auto& b) { return a.step() > b.step(); });
+    if (good.size() > most) good.resize(most);
+    return good;
+}
+
+bool Job::made_progress(const Attempt& of, const proto::Progress& last, std::int64_t now_ms) const {
+    if (last.step() > best_step) return true;
+    for (const Checkpoint& one : checkpoints) {
+        if (one.point.attempt() == of.number) return true;
+    }
+    // A program that reports no steps: a minute of life counts.
+    const bool reports_steps = last.beat() != 0 || best_step != 0 || !checkpoints.empty();
+    return !reports_steps && of.launched_ms != 0 && now_ms - of.launched_ms >= 60'000;
+}
+
+Offer Node::offer(std::optional<AttemptKey> kept) const {
+    Offer offer = whole_offer(info);
+    const auto is_kept = [&](const AttemptKey& key) { return kept && key == *kept; };
+    std::erase_if(offer.cards, [&](std::uint32_t card) {
+        const auto holder = busy.find(card);
+        return holder != busy.end() && !is_kept(holder->second);
+    });
+    for (const auto& [key, hold] : holds) {
+        if (is_kept(key)) continue;
+        offer.whole = false;
+        if (hold.exclusive) return {.node = info.name(), .address = info.address(), .cards = {}, .whole = false};
+        offer.cpus -= std::min(offer.cpus, hold.cpus);
+        offer.memory_mib -= std::min(offer.memory_mib, hold.memory_mib);
+    }
+    return offer;
+}
+
+std::uint32_t Node::cards_free() const { return static_cast<std::uint32_t>(offer().cards.size()); }
+
+Job* Facts::find(std::uint64_t id) {
+    const auto found = jobs.find(id);
+    return found == jobs.end() ? nullptr : &found->second;
+}
+const Job* Facts::find(std::uint64_t id) const { return const_cast<Facts*>(this)->find(id); }
+
+Job* Facts::current(const proto::AttemptId& id) {
+    Job* job = find(id.job());
+    if (job == nullptr || job->attempts.empty() || job->attempt().number != id.attempt()) return nullptr;
+    return is_live(job->state) || is_ending(job->state) ? job : nullptr;
+}
+
+Node* Facts::node(const std::string& name) {
+    const auto found = nodes.find(name);
+    return found == nodes.end() ? nullptr : &found->second;
+}
+const Node* Facts::node(const std::string& name) const { return const_cast<Facts*>(this)->node(name); }
+
+std::optional<std::uint64_t> Facts::submitted_with(const std::string& user, const std::string& idempotency_key) const {
+    const auto found = by_idempotency_key_.find({user, idempotency_key});
+    if (found == by_idempotency_key_.end()) return std::nullopt;
+    return found->second;
+}
+
+void Facts::apply(const proto::Record& record) {
+    epoch = std::max(epoch, record.epoch());
+    switch (record.body_case()) {
+        case proto::Record::kTookOffice: return;
+        case proto::Record::kJobSubmitted: return apply_submitted(record.job_submitted(), record.unix_ms());
+        case proto::Record::kJobHeld: return apply_held(record.job_held());
+        case proto::Record::kGangReserved: return apply_reserved(record.gang_reserved(), record.unix_ms());
+        case proto::Record::kGangLaunched: {
+            Job* job = current(record.gang_launched().id());
+            CHECK(job != nullptr, "a gang that is launched was reserved");
+            move(*job, JobSignal::Launched);
+            job->attempt().launched_ms = record.unix_ms();
+            return;
+        }
+        case proto::Record::kGangJoined: {
+            Job* job = current(record.gang_joined().id());
+            CHECK(job != nullptr, "a gang that has joined was reserved");
+            move(*job, JobSignal::Joined);
+            job->attempt().joined_ms = record.unix_ms();
+            return;
+        }
+        case proto::Record::kAttemptEnding: return apply_ending(record.attempt_ending(), record.unix_ms());
+        case proto::Record::kNodePartGone: return apply_gone(record.node_part_gone(), record.unix_ms());
+        case proto::Record::kJobEnded: return apply_ended(record.job_ended(), record.unix_ms());
+        case proto::Record::kJobRequeued: {
+            Job* job = find(record.job_requeued().job());
+            CHECK(job != nullptr, "a job that is requeued exists");
+            move(*job, JobSignal::Requeued);
+            job->reason = record.job_requeued().reason();
+            let_go(*job);
+            return enqueue(*job);
+        }
+        case proto::Record::kCheckpointCommitted:
+            return apply_committed(record.checkpoint_committed(), record.unix_ms());
+        case proto::Record::kCheckpointFoundDamaged: return apply_damaged(record.checkpoint_found_damaged());
+        case proto::Record::kJobFaultSeen: return apply_fault(record.job_fault_seen());
+        case proto::Record::kNodeKnown:
+        case proto::Record::kNodeDrained:
+        case proto::Record::kNodeLost:
+        case proto::Record::kNodeReturned: return apply_node(record);
+        case proto::Record::BODY_NOT_SET: return;  // written by a later version: nothing that this one knows
+    }
+}
+
+// The only place where a job's state changes, besides its birth.
+void Facts::move(Job& job, JobSignal signal) {
+    const auto next = next_state(job.state, signal);
+    CHECK(next.has_value(), "job " + std::to_string(job.id) + ": signal " + std::to_string(static_cast<int>(signal)) +
+                                " means nothing in " + proto::JobState_Name(job.state));
+    const bool was_queued = job.state == proto::QUEUED;
+    job.state = *next;
+    if (was_queued && job.state != proto::QUEUED) dequeue(job);
+    if (job.state == proto::QUEUED || is_ended(job.state)) {
+        active.erase(job.id);
+    } else {
+        active.insert(job.id);
+    }
+}
+
+void Facts::enqueue(const Job& job) {
+    ++waiting_of_user[job.user];
+    if (job.held) return;
+    queue.insert(job.queue_key());
+    shapes[job.shape].insert(job.queue_key());
+}
+
+void Facts::dequeue(const Job& job) {
+    const auto waiting = waiting_of_user.find(job.user);
+    if (waiting != waiting_of_user.end() && --waiting->second == 0) waiting_of_user.erase(waiting);
+    queue.erase(job.queue_key());
+    const auto shape = shapes.find(job.shape);
+    if (shape == shapes.end()) return;
+    shape->second.erase(job.queue_key());
+    if (shape->second.empty()) shapes.erase(shape);
+}
+
+void Facts::apply_submitted(const proto::JobSubmitted& body, std::int64_t unix_ms) {
+    Job& job = jobs[body.job()];
+    job.id = body.job();
+    job.user = body.user();
+    job.uid = body.uid();
+    job.gid = body.gid();
+    job.groups.assign(body.groups().begin(), body.groups().end());
+    job.home = body.home();
+    job.spec = body.spec();
+    job.shape = need_of(job.spec).shape();
+    job.held = job.spec.hold();
+    if (job.held) job.held_by = job.user;
+    job.submitted_ms = unix_ms;
+    last_job = std::max(last_job, job.id);
+    if (!job.spec.idempotency_key().empty()) by_idempotency_key_[{job.user, job.spec.idempotency_key()}] = job.id;
+    enqueue(job);
+}
+
+void Facts::apply_held(const proto::JobHeld& body) {
+    Job* job = find(body.job());
+    CHECK(job != nullptr && job->state == proto::QUEUED, "only a queued job is held or let go");
+    dequeue(*job);
+    job->held = body.hold();
+    job->held_by = body.hold() ? body.who() : "";
+    enqueue(*job);
+}
+
+void Facts::apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms) {
+    Job* job = find(body.id().job());
+    CHECK(job != nullptr, "a job that is placed exists");
+    move(*job, JobSignal::Placed);
+    let_go(*job);
+    Attempt attempt;
+    attempt.number = body.id().attempt();
+    attempt.reason = body.reason();
+    attempt.reserved_ms = unix_ms;
+    if (body.has_restore()) attempt.restore = body.restore();
+    const Need need = need_of(job->spec);
+    for (const proto::Placement& place : body.gang()) {
+        Node* node = this->node(place.node());
+        CHECK(node != nullptr, "a gang is placed on known nodes");
+        Hold& hold = node->holds[key_of(body.id())];
+        hold.cards.assign(place.cards().begin(), place.cards().end());
+        hold.cpus = need.cpus_per_rank * place.rank_count();
+        hold.memory_mib = need.memory_mib;
+        hold.exclusive = need.exclusive;
+        for (const std::uint32_t card : hold.cards) {
+            CHECK(node->busy.emplace(card, key_of(body.id())).second, "no card is held by two");
+        }
+        attempt.parts.push_back({place, PartState::Held});
+    }
+    job->reason = body.reason();
+    job->attempts.push_back(std::move(attempt));
+    if (job->attempts.size() > kKeepLastLines) {
+        job->attempts[job->attempts.size() - kKeepLastLines - 1].end.clear_last_lines();
+    }
+}
+
+void Facts::apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms) {
+    Job* job = current(body.id());
+    CHECK(job != nullptr, "an attempt that ends is its job's newest");
+    Attempt& attempt = job->attempt();
+    if (attempt.ended_ms == 0) {  // a restart that is then cancelled was counted already
+        const bool progress = job->made_progress(attempt, body.progress(), unix_ms);
+        job->without_progress = progress ? 0 : job->without_progress + 1;
+        job->best_step = std::max(job->best_step, body.progress().step());
+        if (body.kind() == proto::USER) ++job->user_failures;
+        if (!body.blamed_node().empty()) ++job->blamed[body.blamed_node()];
+        attempt.ended_ms = unix_ms;
+        attempt.end = body;
+    } else {
+        attempt.end.set_next(body.next());
+        attempt.end.set_outcome(body.outcome());
+        attempt.end.set_cause(body.cause());
+    }
+    if (body.has_progress()) job->last_progress = body.progress();
+    job->reason = body.cause();
+    move(*job, body.next() == proto::RESTART ? JobSignal::Restart : JobSignal::End);
+}
+
+void Facts::apply_gone(const proto::NodePartGone& body, std::int64_t unix_ms) {
+    const AttemptKey key = key_of(body.id());
+    Node* node = this->node(body.node());
+    if (node != nullptr) {
+        const auto hold = node->holds.find(key);
+        if (hold != node->holds.end()) hold->second.cleaning = body.presumed();
+    }
+    Job* job = current(body.id());
+    Part* part = job == nullptr ? nullptr : job->attempt().part_on(body.node());
+    if (part == nullptr) {  // a part that was given up long ago is proved empty at last
+        if (!body.presumed()) erase_hold(body.node(), key);
+        return;
+    }
+    part->state = body.presumed() ? PartState::Presumed : PartState::Gone;
+    if (job->attempt().all_gone() && job->attempt().gone_ms == 0) job->attempt().gone_ms = unix_ms;
+}
+
+void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
+    Job* job = find(body.job());
+    CHECK(job != nullptr, "a job that ends exists");
+    move(*job, ending_signal(body.outcome()));
+    job->ended_ms = unix_ms;
+    job->exit_code = body.exit_code();
+    job->reason = body.reason();
+    if (body.has_progress()) job->last_progress = body.progress();
+    if (!job->attempts.empty() && job->attempt().ended_ms == 0) {
+        job->attempt().ended_ms = unix_ms;
+        job->attempt().end.set_cause(body.reason());
+        job->attempt().end.set_rank(-1);
+        job->attempt().end.set_next(proto::END);
+        job->attempt().end.set_outcome(body.outcome());
+        if (body.has_progress()) *job->attempt().end.mutable_progress() = body.progress();
+    }
+    let_go(*job);
+    job->spec.clear_environment();
+    job->blamed.clear();
+    ended_.push_back(job->id);
+    forget_oldest_ended();
+}
+
+void Facts::apply_committed(const proto::CheckpointCommitted& body, std::int64_t unix_ms) {
+    Job* job = find(body.id().job());
+    if (job == nullptr) return;
+    Checkpoint one;
+    one.point.set_step(body.step());
+    one.point.set_attempt(body.id().attempt());
+    one.point.set_manifest_sha256(body.manifest_sha256());
+    one.unix_ms = unix_ms;
+    one.bytes = body.bytes();
+    job->checkpoints.push_back(std::move(one));
+}
+
+void Facts::apply_damaged(const proto::CheckpointFoundDamaged& body) {
+    Job* job = find(body.id().job());
+    if (job == nullptr) return;
+    for (Checkpoint& one : job->checkpoints) {
+        if (one.point.step() != body.checkpoint().step() || one.point.attempt() != body.checkpoint().attempt()) continue;
+        one.damaged = true;
+        one.note = body.what();
+    }
+}
+
+void Facts::apply_fault(const proto::JobFaultSeen& body) {
+    Job* job = find(body.id().job());
+    if (job != nullptr) job->faults.push_back(body.what());
+}
+
+void Facts::apply_node(const proto::Record& record) {
+    if (record.has_node_known()) {
+        nodes[record.node_known().node().name()].info = record.node_known().node();
+        return;
+    }
+    const std::string& name = record.has_node_drained() ? record.node_drained().node()
+                              : record.has_node_lost()  ? record.node_lost().node()
+                                                        : record.node_returned().node();
+    Node* node = this->node(name);
+    if (node == nullptr) return;
+    if (record.has_node_drained()) {
+        node->drained = record.node_drained().drained();
+        node->drained_by = record.node_drained().who();
+        node->drain_note = record.node_drained().note();
+    } else {
+        node->lost = record.has_node_lost();
+        node->lost_reason = record.has_node_lost() ? record.node_lost().reason() : "";
+    }
+}
+
+void Facts::erase_hold(const std::string& node, const AttemptKey& key) {
+    Node* at = this->node(node);
+    if (at == nullptr) return;
+    at->holds.erase(key);
+    std::erase_if(at->busy, [&](const auto& busy) { return busy.second == key; });
+}
+
+// The job keeps nothing of its newest attempt: what is proved empty is free again, what is not stays `cleaning`.
+void Facts::let_go(const Job& job) {
+    if (job.attempts.empty()) return;
+    for (const Part& part : job.attempt().parts) {
+        CHECK(part.state != PartState::Held, "a part is let go only after it is gone");
+        if (part.state == PartState::Gone) erase_hold(part.place.node(), job.key());
+    }
+}
+
+void Facts::forget_oldest_ended() {
+    while (ended_.size() > kKeepEnded) {
+        const auto oldest = jobs.find(ended_.front());
+        ended_.pop_front();
+        if (oldest == jobs.end()) continue;
+        by_idempotency_key_.erase({oldest->second.user, oldest->second.spec.idempotency_key()});
+        jobs.erase(oldest);
+    }
+}
+
+}  // namespace gangline::coordinator

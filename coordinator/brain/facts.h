@@ -1,0 +1,183 @@
+#pragma once
+// What the journal says: jobs, attempts, who holds which card, checkpoints. Changed only by apply(record).
+//
+//   Node.holds   (job, attempt) -> cards, CPUs, memory. A hold is made whole by GangReserved and ends only when the
+//                node's part is proved gone and the job no longer keeps it.
+//   Queue        by shape, then priority, then age: the heads of the shapes are the only jobs a placement pass looks at.
+//
+// Not here: progress, suspicion, connections, deadlines (core.h); they are learned again after a restart.
+
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/protocol/journal.pb.h"
+#include "coordinator/brain/job.h"
+#include "coordinator/brain/placement.h"
+
+namespace gangline::coordinator {
+
+inline constexpr std::size_t kKeepEnded = 10'000;  // ended jobs that can still be shown
+inline constexpr int kMostFaults = 50;             // a job
+inline constexpr std::size_t kKeepLastLines = 20;  // newest attempts of a job whose output excerpt is kept
+
+struct AttemptKey {
+    std::uint64_t job = 0;
+    std::uint32_t attempt = 0;
+    auto operator<=>(const AttemptKey&) const = default;
+};
+inline AttemptKey key_of(const proto::AttemptId& id) { return {id.job(), id.attempt()}; }
+
+enum class PartState { Held, Presumed, Gone };  // Presumed: given up, but not proved empty
+
+// One node's part of an attempt.
+struct Part {
+    proto::Placement place;
+    PartState state = PartState::Held;
+};
+
+struct Attempt {
+    std::uint32_t number = 0;
+    std::vector<Part> parts;
+    std::string reason;
+    std::optional<proto::RestorePoint> restore;
+    std::int64_t reserved_ms = 0;
+    std::int64_t launched_ms = 0;
+    std::int64_t joined_ms = 0;
+    std::int64_t gone_ms = 0;
+    std::int64_t ended_ms = 0;
+    proto::AttemptEnding end;  // meaningful when ended_ms != 0
+
+    bool all_gone() const;
+    Part* part_on(const std::string& node);
+    const Part* part_on(const std::string& node) const;
+    std::uint32_t ranks() const;
+    std::uint64_t cards() const;
+};
+
+struct Checkpoint {
+    proto::RestorePoint point;
+    std::int64_t unix_ms = 0;
+    std::uint64_t bytes = 0;
+    bool damaged = false;
+    std::string note;
+};
+
+// Higher priority first, then age: ids rise with age and survive a requeue.
+struct QueueKey {
+    std::int64_t behind = 0;  // minus priority
+    std::uint64_t job = 0;
+    auto operator<=>(const QueueKey&) const = default;
+};
+
+struct Job {
+    std::uint64_t id = 0;
+    std::string user;
+    std::uint32_t uid = 0;
+    std::uint32_t gid = 0;
+    std::vector<std::uint32_t> groups;
+    std::string home;
+    proto::JobSpec spec;
+    std::string shape;
+    proto::JobState state = proto::QUEUED;
+    bool held = false;
+    std::string held_by;
+    std::string reason;
+    std::int64_t submitted_ms = 0;
+    std::int64_t ended_ms = 0;
+    std::int32_t exit_code = 0;
+    std::vector<Attempt> attempts;
+    std::vector<Checkpoint> checkpoints;
+    std::vector<std::string> faults;
+    std::map<std::string, std::uint32_t> blamed;  // node -> how often
+    std::uint32_t user_failures = 0;
+    std::uint32_t without_progress = 0;           // restarts in a row
+    std::uint64_t best_step = 0;                  // over ended attempts
+    std::optional<proto::Progress> last_progress;
+
+    bool is_script() const { return !spec.script().empty(); }
+    Attempt& attempt() { return attempts.back(); }
+    const Attempt& attempt() const { return attempts.back(); }
+    AttemptKey key() const { return {id, attempts.empty() ? 0 : attempts.back().number}; }
+    QueueKey queue_key() const { return {-std::int64_t{spec.priority()}, id}; }
+    // The newest committed checkpoint that is not damaged.
+    const Checkpoint* newest_good() const;
+    // The newest `most` good ones, newest first.
+    std::vector<proto::RestorePoint> good_checkpoints(std::size_t most) const;
+    // Whether the attempt got further than every one before it. `last` is what its ranks last said.
+    bool made_progress(const Attempt& of, const proto::Progress& last, std::int64_t ended_ms) const;
+};
+
+struct Hold {
+    std::vector<std::uint32_t> cards;
+    std::uint32_t cpus = 0;
+    std::uint64_t memory_mib = 0;
+    bool exclusive = false;
+    bool cleaning = false;  // given up by its job, not proved empty
+};
+
+struct Node {
+    proto::NodeInfo info;
+    bool drained = false;
+    std::string drained_by;
+    std::string drain_note;
+    bool lost = false;
+    std::string lost_reason;
+    std::map<AttemptKey, Hold> holds;
+    std::map<std::uint32_t, AttemptKey> busy;  // card -> its holder
+
+    // What nobody holds, with the cards of `kept` (a recovering job's) counted as free.
+    Offer offer(std::optional<AttemptKey> kept = std::nullopt) const;
+    std::uint32_t cards_free() const;
+};
+
+class Facts {
+  public:
+    void apply(const proto::Record& record);
+    std::string dump() const;
+
+    Job* find(std::uint64_t id);
+    const Job* find(std::uint64_t id) const;
+    // The job whose newest, not yet ended, attempt this is.
+    Job* current(const proto::AttemptId& id);
+    Node* node(const std::string& name);
+    const Node* node(const std::string& name) const;
+    std::optional<std::uint64_t> submitted_with(const std::string& user, const std::string& idempotency_key) const;
+
+    std::map<std::uint64_t, Job> jobs;
+    std::map<std::string, Node> nodes;
+    std::set<std::uint64_t> active;                            // jobs neither queued nor ended
+    std::set<QueueKey> queue;                                  // queued and not held
+    std::map<std::string, std::set<QueueKey>> shapes;          // the queue by shape
+    std::map<std::string, std::uint64_t> waiting_of_user;      // queued jobs, held ones too
+    std::uint64_t last_job = 0;
+    std::uint64_t epoch = 0;
+
+  private:
+    void move(Job& job, JobSignal signal);
+    void enqueue(const Job& job);
+    void dequeue(const Job& job);
+    void apply_submitted(const proto::JobSubmitted& body, std::int64_t unix_ms);
+    void apply_held(const proto::JobHeld& body);
+    void apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms);
+    void apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms);
+    void apply_gone(const proto::NodePartGone& body, std::int64_t unix_ms);
+    void apply_ended(const proto::JobEnded& body, std::int64_t unix_ms);
+    void apply_committed(const proto::CheckpointCommitted& body, std::int64_t unix_ms);
+    void apply_damaged(const proto::CheckpointFoundDamaged& body);
+    void apply_fault(const proto::JobFaultSeen& body);
+    void apply_node(const proto::Record& record);
+    void erase_hold(const std::string& node, const AttemptKey& key);
+    void let_go(const Job& job);
+    void forget_oldest_ended();
+
+    std::map<std::pair<std::string, std::string>, std::uint64_t> by_idempotency_key_;
+    std::deque<std::uint64_t> ended_;
+};
+
+}  // namespace gangline::coordinator

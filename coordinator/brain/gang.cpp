@@ -1,0 +1,340 @@
+// A gang's way: placed whole, prepared on every node, launched, joined, ended when its last node is proved empty.
+//
+// Policy of this first scheduler: recovering jobs first, then by priority, then by age; a job that does not fit is passed
+// over, until it has waited kPatienceMs: then nothing behind it starts before it does (unless it waits for nodes that
+// are lost or drained).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/check.h"
+#include "coordinator/brain/core.h"
+
+namespace gangline::coordinator {
+
+proto::AttemptId id_of(const Job& job) {
+    proto::AttemptId id;
+    id.set_job(job.id);
+    id.set_attempt(job.key().attempt);
+    return id;
+}
+
+std::string node_names(const Attempt& attempt) {
+    std::string names;
+    for (const Part& part : attempt.parts) names += (names.empty() ? "" : ", ") + part.place.node();
+    return names;
+}
+
+Run& Brain::State::run_of(const Job& job) {
+    Run& run = runs[job.id];
+    run.parts.resize(job.attempts.empty() ? 0 : job.attempt().parts.size());
+    return run;
+}
+
+Duration Brain::State::grace_of(const Job& job) const {
+    return job.spec.grace_ms() == 0 ? options.grace : milliseconds(job.spec.grace_ms());
+}
+
+// ---- placement
+
+bool Brain::State::is_offerable(const std::string& name) const {
+    const Node* node = facts.node(name);
+    const auto seen = nodes_now.find(name);
+    return node != nullptr && !node->lost && !node->drained && seen != nodes_now.end() && seen->second.connected &&
+           !seen->second.suspect && seen->second.unwanted.empty();
+}
+
+std::vector<Offer> Brain::State::offers_for(const Job* recovering) const {
+    std::vector<Offer> offers;
+    for (const auto& [name, node] : facts.nodes) {
+        if (!is_offerable(name)) continue;
+        const Part* part = recovering == nullptr ? nullptr : recovering->attempt().part_on(name);
+        const bool kept = part != nullptr && part->state == PartState::Gone;
+        offers.push_back(node.offer(kept ? std::optional(recovering->key()) : std::nullopt));
+        offers.back().was_here = part != nullptr;
+        if (recovering == nullptr) continue;
+        const auto blamed = recovering->blamed.find(name);
+        if (blamed != recovering->blamed.end()) offers.back().penalty = blamed->second;
+    }
+    return offers;
+}
+
+// The very cards of the last attempt, when every node of it is fit and none of them is to blame.
+bool Brain::State::same_cards(const Job& job, std::vector<proto::Placement>& gang) const {
+    for (const Part& part : job.attempt().parts) {
+        const std::string& name = part.place.node();
+        if (part.state != PartState::Gone || !is_offerable(name) || job.attempt().end.blamed_node() == name) return false;
+        gang.push_back(part.place);
+        gang.back().set_address(facts.node(name)->info.address());
+    }
+    return true;
+}
+
+bool Brain::State::place_recovering(Job& job) {
+    std::vector<proto::Placement> gang;
+    if (same_cards(job, gang)) {
+        reserve(job, gang, "on the same cards again: " + job.attempt().end.cause());
+        return true;
+    }
+    auto elsewhere = place(need_of(job.spec), offers_for(&job));
+    if (!elsewhere) {
+        const WaitKey kept{Wait::Reserved, job.id, {}};
+        if (!timers.is_set(kept)) timers.set(kept, now.steady + kKeepReserved);
+        return false;
+    }
+    std::string names;
+    for (const proto::Placement& one : *elsewhere) names += (names.empty() ? "" : ", ") + one.node();
+    reserve(job, *elsewhere, fmt::format("moved to {}: {}", names, job.attempt().end.cause()));
+    return true;
+}
+
+void Brain::State::place_waiting() {
+    place_wanted = false;
+    const std::vector<std::uint64_t> active(facts.active.begin(), facts.active.end());
+    for (const std::uint64_t id : active) {
+        Job& job = *facts.find(id);
+        if (job.state != proto::RECOVERING || !job.attempt().all_gone()) continue;
+        const Run& run = run_of(job);
+        if (!run.back_off_until || *run.back_off_until <= now.steady) place_recovering(job);
+    }
+    if (facts.shapes.empty()) return;
+    std::vector<Offer> offers = offers_for(nullptr);
+    std::uint64_t cards = 0;
+    for (const Offer& offer : offers) cards += offer.cards.size();
+    std::set<QueueKey> heads;
+    for (const auto& [shape, keys] : facts.shapes) heads.insert(*keys.begin());
+    while (!heads.empty()) {
+        Job& job = *facts.find(heads.begin()->job);
+        heads.erase(heads.begin());
+        const Need need = need_of(job.spec);
+        std::optional<std::vector<proto::Placement>> gang;
+        if (need.cards() <= cards) {
+            for (Offer& offer : offers) {
+                const auto blamed = job.blamed.find(offer.node);
+                offer.penalty = blamed == job.blamed.end() ? 0 : blamed->second;
+            }
+            gang = place(need, offers);
+        }
+        if (!gang) {
+            if (now.unix_ms - job.submitted_ms < kPatienceMs) continue;
+            std::vector<Offer> emptied;
+            for (const Offer& offer : offers) emptied.push_back(whole_offer(facts.node(offer.node)->info));
+            if (place(need, emptied)) return;  // it has been passed over long enough
+            continue;
+        }
+        take(need, *gang, offers);
+        cards -= need.cards();
+        const std::string shape = job.shape;
+        reserve(job, *gang, fmt::format("first that fits: {} ranks on {} {}", need.ranks, gang->size(),
+                                        gang->size() == 1 ? "node" : "nodes"));
+        const auto next = facts.shapes.find(shape);
+        if (next != facts.shapes.end()) heads.insert(*next->second.begin());
+    }
+}
+
+void Brain::State::reserve(Job& job, const std::vector<proto::Placement>& gang, std::string reason) {
+    proto::Record reserved;
+    proto::GangReserved& body = *reserved.mutable_gang_reserved();
+    body.mutable_id()->set_job(job.id);
+    body.mutable_id()->set_attempt(job.key().attempt + 1);
+    for (const proto::Placement& place : gang) *body.add_gang() = place;
+    body.set_reason(std::move(reason));
+    if (const Checkpoint* newest = job.newest_good()) *body.mutable_restore() = newest->point;
+    record(std::move(reserved));
+    runs.erase(job.id);
+    timers.clear_job(job.id);
+    for (std::size_t part = 0; part < gang.size(); ++part) order_prepare(job, part);
+    watch_run(job);
+}
+
+// ---- orders
+
+void Brain::State::order_prepare(Job& job, std::size_t part) {
+    Run& run = run_of(job);
+    run.parts[part] = {};
+    run.parts[part].ordered = now.steady;
+    proto::Order out;
+    proto::Prepare& prepare = *out.mutable_prepare();
+    *prepare.mutable_id() = id_of(job);
+    *prepare.mutable_spec() = job.spec;
+    for (const Part& one : job.attempt().parts) *prepare.add_gang() = one.place;
+    prepare.set_node_index(static_cast<std::uint32_t>(part));
+    prepare.set_checkpoint_folder(checkpoint_folder(job));
+    prepare.set_restarts(static_cast<std::uint32_t>(job.attempts.size()) - 1);
+    prepare.set_user(job.user);
+    prepare.set_submitted_unix_ms(job.submitted_ms);
+    order(job.attempt().parts[part].place.node(), std::move(out));
+}
+
+void Brain::State::order_launch(Job& job, std::size_t part) {
+    Run& run = run_of(job);
+    run.parts[part].ordered = now.steady;
+    proto::Order out;
+    proto::Launch& launch = *out.mutable_launch();
+    *launch.mutable_id() = id_of(job);
+    for (std::size_t i = 0; i < run.parts.size(); ++i) {
+        proto::Peer& peer = *launch.add_peers();
+        peer.set_node_index(static_cast<std::uint32_t>(i));
+        peer.set_gang_key(run.parts[i].gang_key);
+    }
+    launch.set_lead_endpoint(run.parts[0].gang_endpoint);
+    launch.set_master_port(run.parts[0].master_port);
+    if (job.attempt().restore) *launch.mutable_restore() = *job.attempt().restore;
+    order(job.attempt().parts[part].place.node(), std::move(out));
+}
+
+void Brain::State::order_stop(Job& job, std::size_t part, Duration grace, const std::string& reason) {
+    run_of(job).parts[part].ordered = now.steady;
+    proto::Order out;
+    proto::Stop& stop = *out.mutable_stop();
+    *stop.mutable_id() = id_of(job);
+    stop.set_grace_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(0, to_ms(grace))));
+    stop.set_reason(reason);
+    order(job.attempt().parts[part].place.node(), std::move(out));
+}
+
+// ---- from prepared to joined
+
+void Brain::State::try_launch(Job& job) {
+    if (job.state != proto::RESERVED) return;
+    Run& run = run_of(job);
+    const bool ready = std::all_of(run.parts.begin(), run.parts.end(), [](const PartNow& part) {
+        return part.heard && part.phase >= proto::ATTEMPT_PREPARED && part.phase < proto::ATTEMPT_STOPPING;
+    });
+    if (!ready) return;
+    proto::Record launched;
+    *launched.mutable_gang_launched()->mutable_id() = id_of(job);
+    record(std::move(launched));
+    for (std::size_t part = 0; part < run.parts.size(); ++part) order_launch(job, part);
+    watch_run(job);
+}
+
+void Brain::State::check_joined(Job& job) {
+    if (job.state != proto::PREPARING) return;
+    Run& run = run_of(job);
+    const std::uint32_t ranks = job.is_script() ? 1 : job.spec.ranks();
+    std::uint32_t joined = 0;
+    std::uint32_t exited = 0;
+    std::uint32_t known = 0;
+    for (const auto& [key, rank] : run.ranks) {
+        if (key.first != 0) continue;
+        ++known;
+        if (rank.report.state() == proto::RANK_JOINED) ++joined;
+        if (rank.report.state() == proto::RANK_EXITED) ++exited;
+    }
+    if (known < ranks || exited == known) return;
+    if (!run.forked) run.forked = now.steady;
+    bool all = job.is_script() || (joined != 0 && joined + exited == known);
+    if (!all && joined == 0) {
+        all = *run.forked + kForkedIsJoined <= now.steady;
+        if (!all) timers.set({Wait::Forked, job.id, {}}, *run.forked + kForkedIsJoined);
+    }
+    if (!all) return;
+    timers.clear({Wait::Forked, job.id, {}});
+    proto::Record record_joined;
+    *record_joined.mutable_gang_joined()->mutable_id() = id_of(job);
+    record(std::move(record_joined));
+}
+
+// Arms the deadlines of the job's present state, at each entry to it and for a new coordinator.
+void Brain::State::watch_run(Job& job) {
+    Run& run = run_of(job);
+    if (job.state == proto::RESERVED) {
+        timers.set({Wait::Prepare, job.id, {}}, now.steady + options.prepare_timeout);
+    } else if (is_launched(job.state)) {
+        timers.clear({Wait::Prepare, job.id, {}});
+        timers.set({Wait::Join, job.id, {}}, now.steady + options.join_timeout);
+        if (job.spec.time_limit_s() == 0) return;
+        std::int64_t left_ms = static_cast<std::int64_t>(job.spec.time_limit_s()) * 1000;
+        for (const Attempt& one : job.attempts) {
+            if (one.launched_ms == 0) continue;
+            left_ms -= (&one == &job.attempt() ? now.unix_ms : std::max(one.gone_ms, one.ended_ms)) - one.launched_ms;
+        }
+        timers.set({Wait::TimeLimit, job.id, {}}, now.steady + milliseconds(std::max<std::int64_t>(0, left_ms)));
+    } else if (is_ending(job.state)) {
+        const Attempt& attempt = job.attempt();
+        if (!attempt.all_gone()) timers.set({Wait::Stop, job.id, {}}, now.steady + grace_of(job) + options.stop_timeout);
+        if (job.state != proto::RECOVERING) return;
+        const std::int64_t until = attempt.ended_ms + static_cast<std::int64_t>(attempt.end.back_off_ms());
+        run.back_off_until = now.steady + milliseconds(std::max<std::int64_t>(0, until - now.unix_ms));
+    }
+}
+
+// ---- the end of a gang
+
+bool Brain::State::part_succeeded(const Job& job, std::size_t part) const {
+    const auto found = runs.find(job.id);
+    if (found == runs.end() || part >= found->second.parts.size()) return false;
+    const Run& run = found->second;
+    const auto ended_well = [&](std::uint32_t rank) {
+        const auto one = run.ranks.find({0, rank});
+        return one != run.ranks.end() && one->second.report.state() == proto::RANK_EXITED &&
+               one->second.report.exit_code() == 0 && one->second.report.signal() == 0;
+    };
+    if (job.is_script()) return part != 0 || (run.parts[0].script_ended && ended_well(0));
+    const proto::Placement& place = job.attempt().parts[part].place;
+    for (std::uint32_t rank = place.first_rank(); rank < place.first_rank() + place.rank_count(); ++rank) {
+        if (!ended_well(rank)) return false;
+    }
+    return true;
+}
+
+bool Brain::State::all_ranks_done(const Job& job) const {
+    if (!is_launched(job.state)) return false;
+    if (job.is_script()) return job.attempt().parts[0].state != PartState::Held || part_succeeded(job, 0);
+    for (std::size_t part = 0; part < job.attempt().parts.size(); ++part) {
+        if (job.attempt().parts[part].state == PartState::Held && !part_succeeded(job, part)) return false;
+    }
+    return true;
+}
+
+void Brain::State::part_gone(Job& job, std::size_t part, bool presumed, std::string note) {
+    const std::string node = job.attempt().parts[part].place.node();
+    const proto::AttemptId id = id_of(job);
+    proto::Record gone;
+    *gone.mutable_node_part_gone()->mutable_id() = id;
+    gone.mutable_node_part_gone()->set_node(node);
+    gone.mutable_node_part_gone()->set_presumed(presumed);
+    gone.mutable_node_part_gone()->set_note(std::move(note));
+    record(std::move(gone));
+    if (presumed) {
+        nodes_now[node].unwanted[key_of(id)] = now.steady;
+    } else {
+        nodes_now[node].unwanted.erase(key_of(id));
+        release(node, id);
+        place_wanted = true;
+    }
+}
+
+// Records every part that has said GONE. Only when that is no failure, or the failure is recorded already.
+void Brain::State::absorb_gone(Job& job) {
+    const Run& run = run_of(job);
+    for (std::size_t part = 0; part < run.parts.size(); ++part) {
+        if (job.attempt().parts[part].state != PartState::Held) continue;
+        if (!run.parts[part].heard || run.parts[part].phase != proto::ATTEMPT_GONE) continue;
+        if (is_ending(job.state) || part_succeeded(job, part)) part_gone(job, part, false, "");
+    }
+}
+
+void Brain::State::settle(Job& job) {
+    if (job.attempts.empty() || !(is_live(job.state) || is_ending(job.state)) || !job.attempt().all_gone()) return;
+    timers.clear({Wait::Stop, job.id, {}});
+    if (job.state == proto::RECOVERING) {
+        const Run& run = run_of(job);
+        if (run.back_off_until && *run.back_off_until > now.steady) {
+            timers.set({Wait::BackOff, job.id, {}}, *run.back_off_until);
+        }
+        place_wanted = true;
+    } else if (job.state == proto::STOPPING) {
+        finish_job(job, job.attempt().end.outcome(), job.attempt().end.cause());
+    } else {
+        CHECK(is_launched(job.state), "a gang that was never launched ends by a decision");
+        finish_job(job, proto::COMPLETED,
+                   job.is_script() ? "its script exited 0"
+                                   : fmt::format("{} exited 0", job.spec.ranks() == 1 ? "its rank"
+                                                                                      : fmt::format("all {} ranks", job.spec.ranks())));
+    }
+}
+
+}  // namespace gangline::coordinator

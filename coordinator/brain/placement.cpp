@@ -1,0 +1,301 @@
+#include "coordinator/brain/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+namespace gangline::coordinator {
+namespace {
+
+bool contains(const std::vector<std::string>& list, const std::string& word) {
+    return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+// A node that may be taken, and how many ranks it holds at most.
+struct Room {
+    std::size_t offer = 0;
+    std::uint32_t most = 0;
+    bool was_here = false;
+};
+
+struct Share {
+    std::size_t offer = 0;
+    std::uint32_t ranks = 0;
+};
+using Shares = std::vector<Share>;
+
+// The room that holds `ranks` with least to spare; one where the job ran before wins.
+std::vector<Room>::iterator tightest(std::vector<Room>& rooms, std::uint32_t ranks) {
+    auto best = rooms.end();
+    for (auto room = rooms.begin(); room != rooms.end(); ++room) {
+        if (room->most < ranks) continue;
+        if (best == rooms.end() || std::pair(!room->was_here, room->most) < std::pair(!best->was_here, best->most)) {
+            best = room;
+        }
+    }
+    return best;
+}
+
+// Exactly these shares, each in the tightest room left.
+std::optional<Shares> fit_shares(std::vector<Room> rooms, const std::vector<std::uint32_t>& wanted) {
+    Shares shares;
+    for (const std::uint32_t ranks : wanted) {
+        const auto room = tightest(rooms, ranks);
+        if (room == rooms.end()) return std::nullopt;
+        shares.push_back({room->offer, ranks});
+        rooms.erase(room);
+    }
+    return shares;
+}
+
+void largest_first(std::vector<Room>& rooms) {
+    std::stable_sort(rooms.begin(), rooms.end(), [](const Room& a, const Room& b) {
+        return std::pair(b.most, b.was_here) < std::pair(a.most, a.was_here);
+    });
+}
+
+// Fills the fewest nodes; the last one is the tightest for what is left.
+std::optional<Shares> pack(const Need& need, std::vector<Room> rooms) {
+    largest_first(rooms);
+    std::uint32_t left = need.ranks;
+    Shares shares;
+    while (left != 0) {
+        if (rooms.empty()) return std::nullopt;
+        auto room = tightest(rooms, left);
+        if (room == rooms.end()) room = rooms.begin();
+        const std::uint32_t ranks = std::min(left, room->most);
+        shares.push_back({room->offer, ranks});
+        left -= ranks;
+        rooms.erase(room);
+    }
+    if (need.nodes_max != 0 && shares.size() > need.nodes_max) return std::nullopt;
+    return shares;
+}
+
+// Over `nodes` nodes: evenly where that fits, else as level as the rooms allow.
+std::optional<Shares> spread(const Need& need, std::vector<Room> rooms, std::uint32_t nodes) {
+    std::vector<std::uint32_t> even(nodes, need.ranks / nodes);
+    for (std::uint32_t i = 0; i < need.ranks % nodes; ++i) ++even[i];
+    if (auto shares = fit_shares(rooms, even)) return shares;
+    largest_first(rooms);
+    rooms.resize(nodes);
+    const auto total = std::accumulate(rooms.begin(), rooms.end(), std::uint64_t{0},
+                                       [](std::uint64_t sum, const Room& room) { return sum + room.most; });
+    if (total < need.ranks) return std::nullopt;
+    Shares shares;
+    std::uint32_t left = need.ranks;
+    for (std::size_t i = rooms.size(); i-- > 0;) {  // smallest room first: the level of the rest rises
+        const auto here = std::min(rooms[i].most, left / static_cast<std::uint32_t>(i + 1));
+        shares.push_back({rooms[i].offer, here});
+        left -= here;
+    }
+    return shares;
+}
+
+std::optional<Shares> choose(const Need& need, const std::vector<Room>& rooms) {
+    if (need.ranks_per_node != 0) {
+        std::vector<std::uint32_t> wanted(need.ranks / need.ranks_per_node, need.ranks_per_node);
+        if (need.ranks % need.ranks_per_node != 0) wanted.push_back(need.ranks % need.ranks_per_node);
+        if (wanted.size() < need.nodes_min || (need.nodes_max != 0 && wanted.size() > need.nodes_max)) return std::nullopt;
+        return fit_shares(rooms, wanted);
+    }
+    if (need.nodes_min == 0) return pack(need, rooms);
+    const auto most = std::min<std::size_t>(rooms.size(), need.ranks);
+    const auto last = need.nodes_max == 0 ? most : std::min<std::size_t>(most, need.nodes_max);
+    for (std::uint32_t nodes = need.nodes_min; nodes <= last; ++nodes) {
+        if (auto shares = spread(need, rooms, nodes)) return shares;
+    }
+    return std::nullopt;
+}
+
+std::vector<proto::Placement> to_gang(const Need& need, Shares shares, const std::vector<Offer>& offers) {
+    std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) { return a.offer < b.offer; });
+    std::vector<proto::Placement> gang;
+    std::uint32_t first = 0;
+    for (const Share& share : shares) {
+        if (share.ranks == 0) continue;
+        const Offer& offer = offers[share.offer];
+        proto::Placement place;
+        place.set_node(offer.node);
+        place.set_address(offer.address);
+        place.set_first_rank(first);
+        place.set_rank_count(share.ranks);
+        for (std::uint32_t i = 0; i < share.ranks * need.cards_per_rank; ++i) place.add_cards(offer.cards[i]);
+        first += share.ranks;
+        gang.push_back(std::move(place));
+    }
+    return gang;
+}
+
+}  // namespace
+
+std::string Need::shape() const {
+    return fmt::format("{} {} {} {} {} {} {} {} {} {}", ranks, nodes_min, nodes_max, ranks_per_node, cards_per_rank,
+                       cpus_per_rank, memory_mib, exclusive, fmt::join(only, ","), fmt::join(exclude, ","));
+}
+
+Need need_of(const proto::JobSpec& spec) {
+    Need need;
+    need.ranks = spec.ranks();
+    need.nodes_min = spec.nodes_min();
+    need.nodes_max = spec.nodes_max();
+    need.ranks_per_node = spec.ranks_per_node();
+    need.cards_per_rank = spec.cards_given() ? spec.cards_per_rank() : 1;
+    need.cpus_per_rank = spec.cpus_per_rank();
+    if (need.cards_per_rank == 0) need.cpus_per_rank = std::max(need.cpus_per_rank, 1u);
+    need.memory_mib = spec.memory_mib_per_node();
+    need.exclusive = spec.exclusive();
+    need.only.assign(spec.only_nodes().begin(), spec.only_nodes().end());
+    need.exclude.assign(spec.exclude_nodes().begin(), spec.exclude_nodes().end());
+    return need;
+}
+
+std::uint32_t cpus_of(const proto::NodeInfo& node) {
+    const auto shares = std::count_if(node.cards().begin(), node.cards().end(),
+                                      [](const proto::Card& card) { return card.is_virtual(); });
+    return std::max(node.cpus(), static_cast<std::uint32_t>(shares));
+}
+
+Offer whole_offer(const proto::NodeInfo& node) {
+    Offer offer;
+    offer.node = node.name();
+    offer.address = node.address();
+    for (const proto::Card& card : node.cards()) offer.cards.push_back(card.index());
+    std::sort(offer.cards.begin(), offer.cards.end());
+    offer.cards_total = static_cast<std::uint32_t>(offer.cards.size());
+    offer.cpus = cpus_of(node);
+    offer.memory_mib = node.memory_mib();
+    return offer;
+}
+
+std::uint32_t capacity(const Need& need, const Offer& offer) {
+    if (need.exclusive && !offer.whole) return 0;
+    if (need.memory_mib > offer.memory_mib) return 0;
+    std::uint32_t most = need.ranks;
+    if (need.cards_per_rank != 0) {
+        most = std::min(most, static_cast<std::uint32_t>(offer.cards.size()) / need.cards_per_rank);
+    }
+    if (need.cpus_per_rank != 0) most = std::min(most, offer.cpus / need.cpus_per_rank);
+    if (need.ranks_per_node != 0) most = std::min(most, need.ranks_per_node);
+    if (most == 0) return 0;
+    if (!need.only.empty() && !contains(need.only, offer.node)) return 0;
+    return contains(need.exclude, offer.node) ? 0 : most;
+}
+
+std::optional<std::vector<proto::Placement>> place(const Need& need, const std::vector<Offer>& offers) {
+    std::set<std::uint32_t> penalties;
+    std::vector<std::uint32_t> most(offers.size());
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < offers.size(); ++i) {
+        most[i] = capacity(need, offers[i]);
+        total += most[i];
+        if (most[i] != 0) penalties.insert(offers[i].penalty);
+    }
+    if (total < need.ranks) return std::nullopt;
+    for (const std::uint32_t worst : penalties) {
+        std::vector<Room> rooms;
+        for (std::size_t i = 0; i < offers.size(); ++i) {
+            if (most[i] != 0 && offers[i].penalty <= worst) rooms.push_back({i, most[i], offers[i].was_here});
+        }
+        if (auto shares = choose(need, rooms)) return to_gang(need, std::move(*shares), offers);
+    }
+    return std::nullopt;
+}
+
+void take(const Need& need, const std::vector<proto::Placement>& gang, std::vector<Offer>& offers) {
+    for (const proto::Placement& place : gang) {
+        const auto offer = std::find_if(offers.begin(), offers.end(), [&](const Offer& o) { return o.node == place.node(); });
+        if (offer == offers.end()) continue;
+        for (const std::uint32_t card : place.cards()) std::erase(offer->cards, card);
+        offer->cpus -= std::min(offer->cpus, need.cpus_per_rank * place.rank_count());
+        offer->memory_mib -= std::min(offer->memory_mib, need.memory_mib);
+        offer->whole = false;
+        if (need.exclusive) *offer = {.node = offer->node, .address = offer->address, .cards = {}, .whole = false};
+    }
+}
+
+std::uint32_t largest_that_fits(const Need& need, const std::vector<Offer>& offers) {
+    std::uint32_t fits = 0;
+    std::uint32_t too_many = need.ranks + 1;
+    while (fits + 1 < too_many) {  // fewer ranks of the same shape fit wherever more do
+        Need smaller = need;
+        smaller.ranks = fits + (too_many - fits) / 2;
+        smaller.nodes_min = std::min(need.nodes_min, smaller.ranks);
+        (place(smaller, offers) ? fits : too_many) = smaller.ranks;
+    }
+    return fits;
+}
+
+namespace {
+
+// The one demand of a single rank (or node) that no node meets.
+std::string misfit_of_one(const Need& need, const std::vector<const Offer*>& allowed) {
+    std::uint32_t cards = 0;
+    std::uint32_t cpus = 0;
+    std::uint64_t memory = 0;
+    const Offer* richest = nullptr;
+    for (const Offer* offer : allowed) {
+        if (richest == nullptr || offer->cards.size() > cards) richest = offer;
+        cards = std::max(cards, static_cast<std::uint32_t>(offer->cards.size()));
+        cpus = std::max(cpus, offer->cpus);
+        memory = std::max(memory, offer->memory_mib);
+    }
+    const std::uint32_t together = std::max(1u, need.ranks_per_node == 0 ? 1 : std::min(need.ranks, need.ranks_per_node));
+    if (need.memory_mib > memory) {
+        return fmt::format("{} MiB of memory a node are asked for; the largest node has {} MiB", need.memory_mib, memory);
+    }
+    if (std::uint64_t{together} * need.cards_per_rank > cards) {
+        return fmt::format("{} of {} cards each need {} cards on one node; the largest node ({}) has {}",
+                           together == 1 ? "one rank" : fmt::format("{} ranks", together), need.cards_per_rank,
+                           std::uint64_t{together} * need.cards_per_rank, richest->node, cards);
+    }
+    if (std::uint64_t{together} * need.cpus_per_rank > cpus) {
+        return fmt::format("{} ranks of {} CPUs each are wanted on one node; the largest node has {} CPUs", together,
+                           need.cpus_per_rank, cpus);
+    }
+    return {};
+}
+
+std::string misfit_of_gang(const Need& need, const std::vector<const Offer*>& allowed) {
+    std::uint64_t cards = 0;
+    std::uint64_t cpus = 0;
+    for (const Offer* offer : allowed) {
+        cards += offer->cards.size();
+        cpus += offer->cpus;
+    }
+    if (need.nodes_min > allowed.size()) {
+        return fmt::format("{} nodes are asked for; {} may be used", need.nodes_min, allowed.size());
+    }
+    if (need.cards() > cards) {
+        return fmt::format("{} ranks of {} {} need {} cards; {} nodes have {}", need.ranks, need.cards_per_rank,
+                           need.cards_per_rank == 1 ? "card" : "cards", need.cards(), allowed.size(), cards);
+    }
+    if (std::uint64_t{need.ranks} * need.cpus_per_rank > cpus) {
+        return fmt::format("{} ranks of {} CPUs need {} CPUs; {} nodes have {}", need.ranks, need.cpus_per_rank,
+                           std::uint64_t{need.ranks} * need.cpus_per_rank, allowed.size(), cpus);
+    }
+    return fmt::format("{} ranks{}{} do not fit on {} nodes together with their other demands", need.ranks,
+                       need.nodes_max == 0 ? "" : fmt::format(" on at most {} nodes", need.nodes_max),
+                       need.ranks_per_node == 0 ? "" : fmt::format(", {} a node,", need.ranks_per_node), allowed.size());
+}
+
+}  // namespace
+
+std::string misfit(const Need& need, const std::vector<Offer>& offers) {
+    if (place(need, offers)) return {};
+    std::vector<const Offer*> allowed;
+    for (const Offer& offer : offers) {
+        const bool wanted = need.only.empty() || contains(need.only, offer.node);
+        if (wanted && !contains(need.exclude, offer.node)) allowed.push_back(&offer);
+    }
+    if (allowed.empty()) return "no node is left: every one is excluded or not in the list that was given";
+    std::string clause = misfit_of_one(need, allowed);
+    if (clause.empty()) clause = misfit_of_gang(need, allowed);
+    const std::uint32_t largest = largest_that_fits(need, offers);
+    if (largest == 0) return clause;
+    return clause + fmt::format(". The largest that fits: --ranks {}", largest);
+}
+
+}  // namespace gangline::coordinator

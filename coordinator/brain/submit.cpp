@@ -1,0 +1,108 @@
+// What a submit must be, and what can never run. A bad request is USAGE, one that no node could ever hold is REFUSED.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/brain/core.h"
+
+namespace gangline::coordinator {
+namespace {
+
+constexpr std::uint32_t kMostRanks = 65'536;
+constexpr std::size_t kMostSpecBytes = 2u << 20;
+
+bool is_absolute(const std::string& path) { return !path.empty() && path.front() == '/'; }
+
+// Empty: good. Otherwise the option, its value, the range.
+std::string what_is_wrong(const proto::JobSpec& spec) {
+    if (spec.argv().empty() == spec.script().empty()) return "give either a command (after --) or a script, not both";
+    if (!spec.argv().empty() && spec.argv(0).empty()) return "the command's name is empty";
+    if (spec.ranks() < 1 || spec.ranks() > kMostRanks) {
+        return fmt::format("--ranks {}: a gang has 1 to {} ranks", spec.ranks(), kMostRanks);
+    }
+    if (spec.nodes_min() > spec.ranks()) {
+        return fmt::format("--nodes {}: more nodes than the {} ranks; ask for at most {}", spec.nodes_min(), spec.ranks(),
+                           spec.ranks());
+    }
+    if (spec.nodes_max() != 0 && spec.nodes_min() > spec.nodes_max()) {
+        return fmt::format("--nodes {}-{}: the smaller number comes first", spec.nodes_min(), spec.nodes_max());
+    }
+    if (spec.ranks_per_node() != 0) {
+        const std::uint32_t nodes = (spec.ranks() + spec.ranks_per_node() - 1) / spec.ranks_per_node();
+        if (nodes < spec.nodes_min() || (spec.nodes_max() != 0 && nodes > spec.nodes_max())) {
+            return fmt::format("--ntasks-per-node {}: {} ranks make {} nodes, but --nodes asks for {}{}", spec.ranks_per_node(),
+                               spec.ranks(), nodes, spec.nodes_min(),
+                               spec.nodes_max() == 0 ? " or more" : fmt::format(" to {}", spec.nodes_max()));
+        }
+    }
+    if (std::uint64_t{spec.ranks()} * spec.cards_per_rank() > std::uint64_t{kMostRanks} * 64) {
+        return fmt::format("{} cards a rank: too many", spec.cards_per_rank());
+    }
+    if (!is_absolute(spec.cwd())) return fmt::format("--chdir '{}': give an absolute folder", spec.cwd());
+    if (!spec.checkpoint_folder().empty() && !is_absolute(spec.checkpoint_folder())) {
+        return fmt::format("--checkpoint-dir '{}': give an absolute folder", spec.checkpoint_folder());
+    }
+    if (spec.ByteSizeLong() > kMostSpecBytes) {
+        return fmt::format("the job is {} bytes with its environment and script; at most {} are taken", spec.ByteSizeLong(),
+                           kMostSpecBytes);
+    }
+    return {};
+}
+
+}  // namespace
+
+// The clause that rules the job out on all known nodes, were they whole and healthy. Empty: it may run some day.
+std::string Brain::State::never_fits(const proto::JobSpec& spec) const {
+    if (facts.nodes.empty()) return {};  // a cluster that is just coming up
+    const Need need = need_of(spec);
+    for (const std::string& name : need.only) {
+        if (facts.node(name) == nullptr) {
+            std::string known;
+            for (const auto& [node, one] : facts.nodes) known += (known.empty() ? "" : ", ") + node;
+            return fmt::format("--nodelist names {}, which is unknown; known nodes: {}", name, known);
+        }
+    }
+    std::vector<Offer> offers;
+    for (const auto& [name, node] : facts.nodes) offers.push_back(whole_offer(node.info));
+    return misfit(need, offers);
+}
+
+void Brain::State::submit(const FromUser& event) {
+    const proto::Submit& request = event.request.submit();
+    const proto::JobSpec& spec = request.spec();
+    if (const std::string wrong = what_is_wrong(spec); !wrong.empty()) return reply(event, proto::USAGE, wrong);
+    if (!spec.idempotency_key().empty()) {
+        if (const auto earlier = facts.submitted_with(event.who.user, spec.idempotency_key())) {
+            return reply(event, proto::OK, fmt::format("submitted before as job {}", *earlier), *earlier);
+        }
+    }
+    if (const std::string clause = never_fits(spec); !clause.empty()) {
+        return reply(event, proto::REFUSED, "this can never run here: " + clause);
+    }
+    const auto waiting = facts.waiting_of_user.find(event.who.user);
+    if (waiting != facts.waiting_of_user.end() && waiting->second >= options.most_queued_per_user) {
+        return reply(event, proto::REFUSED, fmt::format("{} has {} jobs queued; at most {} are taken", event.who.user,
+                                                        waiting->second, options.most_queued_per_user));
+    }
+    if (request.test_only()) {
+        const auto gang = place(need_of(spec), offers_for(nullptr));
+        if (!gang) return reply(event, proto::OK, "it is well formed and would wait for cards now");
+        std::string nodes;
+        for (const proto::Placement& one : *gang) nodes += (nodes.empty() ? "" : ", ") + one.node();
+        return reply(event, proto::OK, "it is well formed and would start now on " + nodes);
+    }
+    proto::Record submitted;
+    proto::JobSubmitted& body = *submitted.mutable_job_submitted();
+    body.set_job(facts.last_job + 1);
+    body.set_user(event.who.user);
+    body.set_uid(event.who.uid);
+    body.set_gid(event.who.gid);
+    for (const std::uint32_t group : event.who.groups) body.add_groups(group);
+    body.set_home(event.who.home);
+    *body.mutable_spec() = spec;
+    record(std::move(submitted));
+    place_wanted = true;
+    reply(event, proto::OK, "", facts.last_job);
+}
+
+}  // namespace gangline::coordinator
