@@ -26,7 +26,12 @@ class Attachment {
   public:
     Attachment(Client& client, std::uint64_t job, OutputPrinter& printer, SignalWatch& signals,
                const AttachOptions& options)
-        : client_(client), job_(job), printer_(printer), signals_(signals), options_(options), follower_(job, 0) {}
+        : client_(client),
+          job_(job),
+          printer_(printer),
+          signals_(signals),
+          options_(options),
+          follower_(job, 0, LogFollower::Trouble::WaitForNode) {}
 
     Result<AttachEnd> run() {
         heard_ = now().steady;

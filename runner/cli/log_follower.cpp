@@ -66,7 +66,9 @@ void LogFollower::ask(Client& client, TimePoint at) {
 
 void LogFollower::fail(Cursor& cursor, const std::string& why, OutputPrinter& printer, TimePoint at) {
     cursor.due = at + kLongestPause;
-    if (!cursor.attempt_over || at - cursor.over_since < kPatience) return;
+    if (!cursor.failing_since) cursor.failing_since = at;
+    const bool lasting = at - *cursor.failing_since >= kPatience;
+    if (!lasting || (!cursor.attempt_over && trouble_ == Trouble::WaitForNode)) return;
     cursor.complete = true;
     printer.say(fmt::format("the rest of attempt {}'s output on {} cannot be read: {}", cursor.attempt, cursor.node,
                             why));
@@ -83,6 +85,7 @@ bool LogFollower::take(const proto::Response& response, OutputPrinter& printer, 
         fail(cursor, logs.error().empty() ? response.message() : logs.error(), printer, at);
         return true;
     }
+    cursor.failing_since.reset();
     std::string_view bytes = logs.records();
     OutputRecord record;
     while (next_output_record(bytes, record)) printer.print(record);

@@ -24,8 +24,11 @@ namespace gangline::runner {
 
 class LogFollower {
   public:
+    enum class Trouble { WaitForNode, GiveUp };   // a node that does not answer while its attempt goes on
+
     // `only_attempt` 0: all of them.
-    LogFollower(std::uint64_t job, std::uint32_t only_attempt) : job_(job), only_attempt_(only_attempt) {}
+    LogFollower(std::uint64_t job, std::uint32_t only_attempt, Trouble trouble)
+        : job_(job), only_attempt_(only_attempt), trouble_(trouble) {}
 
     void see(const proto::JobView& job, TimePoint at);
     void ask(Client& client, TimePoint at);
@@ -45,6 +48,7 @@ class LogFollower {
         bool complete = false;
         bool attempt_over = false;       // nothing more will be written
         TimePoint over_since{};
+        std::optional<TimePoint> failing_since;
         std::uint64_t request = 0;       // outstanding; 0: none
         TimePoint due{};                 // when to ask, or to ask again
         Duration pause = milliseconds(2);
@@ -54,6 +58,7 @@ class LogFollower {
 
     std::uint64_t job_;
     std::uint32_t only_attempt_;
+    Trouble trouble_;
     std::vector<Cursor> cursors_;
 };
 

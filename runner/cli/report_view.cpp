@@ -62,7 +62,10 @@ std::string report_text(const proto::Report& report, const Terminal& terminal) {
 }
 
 std::string why_text(const proto::Why& why) {
-    std::string text = fmt::format("Job {} is {}: {}\n", why.job(), state_word(why.state()), one_line(why.sentence()));
+    std::string text = one_line(why.sentence()) + "\n";
+    if (!why.sentence().starts_with("Job ")) {
+        text = fmt::format("Job {} is {}: {}", why.job(), state_word(why.state()), text);
+    }
     if (why.position() > 0) text += fmt::format("  position {} in the queue\n", why.position());
     for (const std::string& clause : why.clauses()) text += fmt::format("  - {}\n", one_line(clause));
     if (!why.sooner().empty()) text += fmt::format("  sooner: {}\n", one_line(why.sooner()));

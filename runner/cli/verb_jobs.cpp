@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <functional>
 
 #include "base/time.h"
@@ -47,8 +48,9 @@ int for_each_job(const Line& line, const char* done_word,
             continue;
         }
         done.push_back(*job);
-        if (!line.json()) print(fmt::format("Job {} {}{}{}\n", *job, done_word, response->message().empty() ? "" : ": ",
-                                            response->message()));
+        std::string words = response->message().empty() ? fmt::format("job {} {}", *job, done_word) : response->message();
+        words.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(words.front())));
+        if (!line.json()) print(words + "\n");
     }
     if (line.json() && worst == 0) print(json_document("jobs", done));
     return worst;

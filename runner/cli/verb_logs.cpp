@@ -32,7 +32,8 @@ Result<OutputChoice> choice_of(const Line& line) {
 class Reader {
   public:
     Reader(Client& client, std::uint64_t job, std::uint32_t attempt, OutputPrinter& printer, bool follow)
-        : client_(client), job_(job), printer_(printer), follow_(follow), follower_(job, attempt) {}
+        : client_(client), job_(job), printer_(printer), follow_(follow), 
+          follower_(job, attempt, follow ? LogFollower::Trouble::WaitForNode : LogFollower::Trouble::GiveUp) {}
 
     Result<void> run() {
         heard_ = now().steady;
@@ -51,6 +52,7 @@ class Reader {
         }
         printer_.release_tail();
         printer_.flush();
+        if (view_.attempts_size() == 0) say(fmt::format("job {} has not started: it has no output", job_));
         return {};
     }
 

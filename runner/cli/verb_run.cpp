@@ -84,6 +84,7 @@ int finish(const Line& line, Client& client, const AttachEnd& end) {
     if (end.signal != 0) return 128 + end.signal;
     const std::string failure = failure_words(end.job);
     if (!failure.empty() && !end.cancelled_here) say(failure);
+    if (line.json()) print(json_document("job", to_json(end.job)));
     if (line.has("report") && !line.json()) print_report(line, client, end.job.id());
     if (end.cancelled_here && end.job.state() == proto::CANCELLED) return 128 + SIGINT;
     return exit_code_of(end.job);
