@@ -39,9 +39,8 @@ std::optional<Role> role_of(std::string_view text) {
 std::vector<std::string> words_of(const std::string& line) {
     std::istringstream stream(line);
     std::vector<std::string> words;
-    // A key may hold '#', so a comment starts only where a word does, and not in the key's place.
-    for (std::string word; stream >> word;) {
-        if (word[0] == '#' && words.size() != 3) break;
+    // A key may hold '#' but cannot begin with it (the first of five characters is at most '%').
+    for (std::string word; stream >> word && word[0] != '#';) {
         words.push_back(std::move(word));
     }
     return words;
