@@ -58,6 +58,10 @@ void Brain::State::begin(const Now& at) {
 
 std::vector<Action> Brain::State::finish() {
     while (const auto due = timers.take_due(now.steady)) expire(*due);
+    for (const std::uint64_t id : std::vector<std::uint64_t>(verdicts.begin(), verdicts.end())) {
+        Job* job = facts.find(id);
+        job == nullptr ? static_cast<void>(verdicts.erase(id)) : check_verdict(*job);
+    }
     if (place_wanted) place_waiting();
     std::vector<Action> actions;
     actions.reserve(records.size() + others.size());
@@ -104,11 +108,7 @@ void Brain::State::expire(const WaitKey& wait) {
         case Wait::Prepare: return prepare_expired(*job);
         case Wait::Forked: return check_joined(*job);
         case Wait::Join: return join_expired(*job);
-        case Wait::Verdict: {
-            Run& run = run_of(*job);
-            if (run.verdict && is_live(job->state)) end_attempt(*job, *std::exchange(run.verdict, std::nullopt));
-            return;
-        }
+        case Wait::Verdict: return ask_for_verdict(*job);
         case Wait::Stop: return stop_expired(*job);
         case Wait::Finish: return finish_expired(*job);
         case Wait::Progress: return progress_expired(*job);

@@ -22,7 +22,7 @@
 namespace gangline::coordinator {
 
 inline constexpr Duration kForkedIsJoined = seconds(1);      // programs that join nothing
-inline constexpr Duration kVerdictDelay = milliseconds(100); // a consequence may overtake its cause on another node
+inline constexpr Duration kVerdictDelay = milliseconds(100); // an echo may overtake its cause on another node
 inline constexpr Duration kKeepReserved = seconds(30);       // a recovering job that fits nowhere keeps its cards so long
 inline constexpr Duration kReturnGrace = milliseconds(2500); // after a new coordinator: agents come back within it
 inline constexpr Duration kSendAgain = seconds(2);           // an order without its answer
@@ -67,7 +67,8 @@ struct Run {
     std::vector<PartNow> parts;                // as Attempt::parts
     std::map<RankKey, RankNow> ranks;
     std::map<std::uint32_t, Fault> step_faults;  // a script's steps: the first failure in each
-    std::optional<Fault> verdict;              // a user's failure, waiting kVerdictDelay
+    std::optional<Fault> verdict;              // a user's failure that may be an echo of another node's
+    std::optional<TimePoint> verdict_asked;    // when its other nodes were asked
     std::optional<TimePoint> moved;            // any step or beat; nothing: no rank uses the worker library
     std::optional<TimePoint> forked;           // when every rank was forked
     std::optional<TimePoint> back_off_until;
@@ -95,6 +96,7 @@ struct Brain::State {
     std::string coordinator_id;
     TimePoint office_since;
     bool place_wanted = false;
+    std::set<std::uint64_t> verdicts;          // jobs whose Run has a verdict
     // Of the step that is being made:
     Now now;
     std::vector<proto::Record> records;
@@ -140,6 +142,8 @@ struct Brain::State {
     Run& run_of(const Job& job);
     // ---- recovery.cpp
     void fail(Job& job, Fault fault);
+    void ask_for_verdict(Job& job);
+    void check_verdict(Job& job);
     void end_attempt(Job& job, Fault fault);
     void end_job(Job& job, std::string cause, proto::JobState outcome, Duration grace);
     void finish_job(Job& job, proto::JobState outcome, std::string reason);

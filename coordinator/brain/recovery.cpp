@@ -31,16 +31,49 @@ std::string clip(std::string text, std::size_t most) {
 
 }  // namespace
 
-// A gang's first failure to arrive is its cause, but a user's failure (an exit code) may be the echo of a rank killed
-// on another node whose news is still on its way: it waits a moment.
+// A gang's first failure to arrive is its cause. But a user's failure (an exit code) on one of several nodes may be the
+// echo of a rank, or a whole node, that died elsewhere and whose news is still on its way, or never comes: it counts
+// when, kVerdictDelay later, every other node of the gang has been asked and had nothing worse to say.
 void Brain::State::fail(Job& job, Fault fault) {
     if (!is_live(job.state)) return;
     Run& run = run_of(job);
-    const bool alone = job.attempt().parts.size() == 1 && job.attempt().ranks() == 1;
-    if (fault.kind != proto::USER || alone) return end_attempt(job, std::move(fault));
+    if (fault.kind != proto::USER || run.parts.size() == 1) return end_attempt(job, std::move(fault));
     if (run.verdict) return;
     run.verdict = std::move(fault);
+    run.verdict_asked.reset();
+    verdicts.insert(job.id);
     timers.set({Wait::Verdict, job.id, {}}, now.steady + kVerdictDelay);
+}
+
+void Brain::State::ask_for_verdict(Job& job) {
+    Run& run = run_of(job);
+    if (!run.verdict || !is_live(job.state)) return;
+    run.verdict_asked = now.steady;
+    for (const Part& part : job.attempt().parts) {
+        if (part.place.node() == run.verdict->node || part.state != PartState::Held) continue;
+        proto::Order ask;
+        ask.mutable_welcome()->set_send_hello(true);
+        ask.mutable_welcome()->set_heartbeat_ms(static_cast<std::uint64_t>(to_ms(options.heartbeat)));
+        order(part.place.node(), std::move(ask));
+    }
+}
+
+// At the end of each step, for each job with a verdict.
+void Brain::State::check_verdict(Job& job) {
+    const auto found = runs.find(job.id);
+    if (found == runs.end() || !found->second.verdict || !is_live(job.state)) {
+        verdicts.erase(job.id);
+        return;
+    }
+    Run& run = found->second;
+    if (!run.verdict_asked) return;
+    for (std::size_t i = 0; i < run.parts.size(); ++i) {
+        const Part& part = job.attempt().parts[i];
+        if (part.state != PartState::Held || part.place.node() == run.verdict->node) continue;
+        const auto& spoke = run.parts[i].shepherd_spoke;
+        if (nodes_now[part.place.node()].heard <= *run.verdict_asked && (!spoke || *spoke <= *run.verdict_asked)) return;
+    }
+    end_attempt(job, *std::exchange(run.verdict, std::nullopt));
 }
 
 Duration Brain::State::back_off(const Job& job, bool progress) const {
@@ -123,6 +156,7 @@ void Brain::State::end_job(Job& job, std::string cause, proto::JobState outcome,
 void Brain::State::stop_parts(Job& job, Duration grace, const std::string& reason) {
     timers.clear_job(job.id);
     run_of(job).verdict.reset();
+    verdicts.erase(job.id);
     absorb_gone(job);
     const Run& run = run_of(job);
     for (std::size_t part = 0; part < run.parts.size(); ++part) {

@@ -1,0 +1,184 @@
+#include "coordinator/simulate/faults.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+
+namespace gangline::simulate {
+namespace {
+
+// What a job must come to, whatever happens to the cluster.
+struct Expected {
+    bool may_fail = false;
+    bool may_be_cancelled = false;
+};
+
+class Story {
+  public:
+    Story(std::uint64_t seed, PlantedBug bug) : random_(seed), world_(draw(seed, bug)) {}
+
+    Outcome tell() {
+        const std::uint64_t chapters = 10 + random_.below(20);
+        for (std::uint64_t i = 0; i < 2 + random_.below(4); ++i) submit();
+        for (std::uint64_t i = 0; i < chapters; ++i) {
+            world_.run_for(random_.between(milliseconds(20), milliseconds(1500)));
+            happen();
+        }
+        world_.stop_faults();
+        world_.run_for(seconds(1));
+        for (std::uint32_t i = 0; i < world_.options().nodes; ++i) set_drain(name(i), false);
+        Outcome outcome;
+        const bool ended = world_.run_until([this] { return world_.unfinished().empty(); }, seconds(1800));
+        outcome.wrong = world_.violations();
+        if (!ended) {
+            for (const std::string& line : world_.unfinished()) outcome.wrong.push_back("at the end: " + line);
+        }
+        judge(outcome);
+        outcome.transcript = world_.transcript();
+        outcome.reached = world_.reached();
+        outcome.jobs = world_.promised().size();
+        return outcome;
+    }
+
+  private:
+    WorldOptions draw(std::uint64_t seed, PlantedBug bug) {
+        WorldOptions options;
+        options.seed = seed * 7919 + 17;
+        options.nodes = static_cast<std::uint32_t>(2 + random_.below(4));
+        options.cards = static_cast<std::uint32_t>(1 + random_.below(4));
+        options.brain.progress_timeout = seconds(4);
+        options.brain.prepare_timeout = seconds(5);
+        options.brain.stop_timeout = seconds(5);
+        options.brain.grace = seconds(1);
+        options.coordinator_dies = random_.chance(0.5) ? 0.004 : 0;
+        options.checkpoint_rots = random_.chance(0.3) ? 0.1 : 0;
+        options.echo = random_.chance(0.5) ? 0.7 : 0;
+        options.most_delay = random_.chance(0.5) ? milliseconds(1) : milliseconds(20);
+        options.bug = bug;
+        return options;
+    }
+
+    std::string name(std::uint64_t i) const { return fmt::format("n{}", i); }
+    std::string some_node() { return name(random_.below(world_.options().nodes)); }
+
+    std::uint64_t some_job() {
+        const auto& jobs = world_.promised();
+        if (jobs.empty()) return 0;
+        return *std::next(jobs.begin(), static_cast<std::ptrdiff_t>(random_.below(jobs.size())));
+    }
+
+    void submit() {
+        const std::uint32_t all = world_.options().nodes * world_.options().cards;
+        const auto ranks = static_cast<std::uint32_t>(1 + random_.below(all));
+        std::vector<std::string> argv;
+        Expected expected;
+        switch (random_.below(6)) {
+            case 0: argv = {"true"}; break;
+            case 1: argv = {"sleep", fmt::format("ms={}", 100 + random_.below(4000))}; break;
+            case 2:
+                argv = {"train", "steps=60", "every=10", "step_ms=60", "fail_rank=0", fmt::format("fail_step={}", 1 + random_.below(50))};
+                expected.may_fail = true;
+                break;
+            default:
+                argv = {"train", fmt::format("steps={}", 20 + random_.below(100)), fmt::format("every={}", 5 + random_.below(20)),
+                        fmt::format("step_ms={}", 40 + random_.below(100))};
+        }
+        proto::JobSpec spec = command(ranks, argv);
+        spec.set_priority(static_cast<std::int32_t>(random_.below(3)));
+        if (random_.chance(0.3)) spec.set_nodes_min(1 + static_cast<std::uint32_t>(random_.below(std::min(ranks, world_.options().nodes))));
+        if (world_.options().checkpoint_rots > 0) expected.may_fail = true;
+        const std::uint64_t job = world_.submit(spec);
+        if (job != 0) expected_[job] = expected;
+    }
+
+    void set_drain(const std::string& node, bool drain) {
+        proto::Request request;
+        request.mutable_set_node()->set_node(node);
+        request.mutable_set_node()->set_drain(drain);
+        world_.ask(std::move(request));
+    }
+
+    void happen() {
+        World& world = world_;
+        const std::string node = some_node();
+        const std::uint64_t job = some_job();
+        switch (random_.below(14)) {
+            case 0: submit(); break;
+            case 1:
+            case 2: world.kill_rank(job, static_cast<std::uint32_t>(random_.below(4)), SIGKILL); break;
+            case 3: world.stop_rank(job, static_cast<std::uint32_t>(random_.below(4))); break;
+            case 4:
+            case 5: kill_agent(node); break;
+            case 6: kill_node(node); break;
+            case 7:
+            case 8: world.cut(node, random_.between(milliseconds(10), seconds(6))); break;
+            case 9:
+                if (!world.coordinator_up()) break;
+                world.kill_coordinator();
+                later(random_.between(milliseconds(10), seconds(5)), [&world] { world.start_coordinator(); });
+                break;
+            case 10: {
+                const proto::JobView shown = world.view(job);
+                if (shown.gang_size() != 0) world.kill_shepherd(shown.gang(0).node(), {job, shown.attempt()});
+                break;
+            }
+            case 11: {
+                if (job == 0 || random_.chance(0.5)) break;
+                expected_[job].may_be_cancelled = true;
+                proto::Request request;
+                request.mutable_cancel()->set_job(job);
+                world.ask(std::move(request));
+                break;
+            }
+            case 12: set_drain(node, random_.chance(0.5)); break;
+            default:
+                world.node(node).mute_prepare = true;
+                later(random_.between(seconds(1), seconds(8)), [&world, node] { world.node(node).mute_prepare = false; });
+        }
+    }
+
+    void kill_agent(const std::string& node) {
+        world_.kill_agent(node);
+        later(random_.between(milliseconds(50), seconds(6)), [this, node] { world_.start_agent(node); });
+    }
+    void kill_node(const std::string& node) {
+        world_.kill_node(node);
+        later(random_.between(seconds(1), seconds(15)), [this, node] { world_.start_node(node); });
+    }
+    void later(Duration delay, std::function<void()> what) { world_.later(delay, std::move(what)); }
+
+    void judge(Outcome& outcome) {
+        for (const auto& [job, expected] : expected_) {
+            const proto::JobView shown = world_.view(job);
+            const bool fine = shown.state() == proto::COMPLETED || (shown.state() == proto::FAILED && expected.may_fail) ||
+                              (shown.state() == proto::CANCELLED && expected.may_be_cancelled);
+            if (!fine) outcome.wrong.push_back(fmt::format("job {} is {}: {}", job, proto::JobState_Name(shown.state()), shown.reason()));
+        }
+    }
+
+    Random random_;
+    World world_;
+    std::map<std::uint64_t, Expected> expected_;
+};
+
+}  // namespace
+
+proto::JobSpec command(std::uint32_t ranks, std::vector<std::string> argv) {
+    proto::JobSpec spec;
+    spec.set_name(argv.front());
+    for (std::string& word : argv) spec.add_argv(std::move(word));
+    spec.set_cwd("/tmp");
+    spec.set_ranks(ranks);
+    return spec;
+}
+
+Outcome run_seed(std::uint64_t seed, PlantedBug bug) { return Story(seed, bug).tell(); }
+
+Outcome run_seed_twice(std::uint64_t seed) {
+    Outcome first = run_seed(seed);
+    const Outcome second = run_seed(seed);
+    if (first.transcript != second.transcript) first.wrong.push_back("the same seed told two stories");
+    return first;
+}
+
+}  // namespace gangline::simulate
