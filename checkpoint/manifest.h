@@ -1,0 +1,76 @@
+#pragma once
+// The manifest: the one file that says what a checkpoint consists of, and whether its bytes are what was written.
+//
+//   body   := "GLCKPT\r\n" u32 version  u64 job  u64 step  u32 attempt  u32 world  u64 block_bytes
+//             u32 n  n x shard    shard  := u32 rank  str name  u64 size  u32 n  n x u32 CRC32C of each block
+//             u32 n  n x tensor   tensor := str name  u8 dtype  u8 policy  u8 d  d x u64 global_shape
+//                                           u32 n  n x box
+//                                 box    := u32 rank of the shard  u64 byte in its file  d x u64 offset  d x u64 extent
+//   file   := body, SHA-256 of body (32 bytes)          All little-endian; str := u32 length, bytes.
+//
+// A *part* is what one rank says of its own shard: the same file with one shard in it. The committer merges the parts.
+// Parsing checks every length against the bytes that are there, and every box against its shape and its shard's size.
+// Thread rule: pure functions.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/tensor.h"
+
+namespace gangline::checkpoint {
+
+inline constexpr std::uint32_t kManifestVersion = 1;
+inline constexpr std::uint64_t kBlockBytes = 8u << 20;
+inline constexpr std::uint32_t kMostWorld = 1u << 20;
+
+struct ShardRecord {
+    std::uint32_t rank = 0;
+    std::string name;
+    std::uint64_t size = 0;
+    std::vector<std::uint32_t> block_crcs;
+};
+struct Box {
+    std::uint32_t shard_rank = 0;
+    std::uint64_t file_offset = 0;
+    Shape offset;
+    Shape extent;
+};
+struct TensorRecord {
+    std::string name;
+    DType dtype = DType::F32;
+    Policy policy = Policy::Replicated;
+    Shape global_shape;  // of a PerRank tensor: of the lowest rank; each box carries its own
+    std::vector<Box> boxes;
+};
+struct Manifest {
+    std::uint64_t job = 0;
+    std::uint64_t step = 0;
+    std::uint32_t attempt = 0;
+    std::uint32_t world = 1;
+    std::uint64_t block_bytes = kBlockBytes;
+    std::vector<ShardRecord> shards;    // ascending ranks
+    std::vector<TensorRecord> tensors;  // ascending names
+
+    bool is_whole() const { return shards.size() == world; }
+    std::uint64_t total_bytes() const;
+    const ShardRecord* shard_of(std::uint32_t rank) const;
+    const TensorRecord* tensor_of(std::string_view name) const;
+};
+
+std::string shard_name(std::uint32_t rank, std::uint32_t world);
+// The file's bytes. The last 32 are the manifest's SHA-256, by which the coordinator knows it.
+std::string encode(const Manifest& manifest);
+Sha256 seal_of(std::string_view file);  // its last 32 bytes; zeros when it is shorter
+std::string seal(std::string body);     // body with its SHA-256 behind it
+// Errors: Damaged, with the byte at which reading stopped making sense. A whole manifest (every rank's shard is in it)
+// is also checked for tensors that miss a part or overlap.
+Result<Manifest> parse(std::string_view file);
+// One manifest of all ranks' parts. Errors: InvalidArgument that names the tensor and the ranks that disagree.
+Result<Manifest> merge(std::span<const Manifest> parts);
+
+}  // namespace gangline::checkpoint

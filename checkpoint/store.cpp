@@ -1,0 +1,294 @@
+#include "checkpoint/store.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/process.h"
+
+namespace gangline::checkpoint {
+namespace {
+
+constexpr const char* kManifestName = "MANIFEST";
+constexpr const char* kNewManifestName = ".MANIFEST.new";
+constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::string_view kDeleting = ".del-";
+constexpr std::size_t kMostManifestBytes = 1u << 30;
+
+std::string part_name(std::uint32_t rank) { return fmt::format(".part-{:05}", rank); }
+
+Result<Fd> open_folder_at(int parent, const std::string& name) {
+    Fd fd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd && (errno == ELOOP || errno == ENOTDIR)) {
+        return Error{Code::Damaged, fmt::format("{} is not a folder (symbolic links are refused)", name)};
+    }
+    if (!fd) return errno_error("cannot open the folder " + name);
+    return fd;
+}
+
+Result<std::string> read_file_at(int folder, const std::string& name) {
+    const Fd fd(::openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    struct stat status {};
+    if (!fd || ::fstat(fd.get(), &status) != 0) return errno_error("cannot open " + name);
+    if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > kMostManifestBytes) {
+        return Error{Code::Damaged, name + " is not a regular file of a sane size"};
+    }
+    std::string content(static_cast<std::size_t>(status.st_size), '\0');
+    for (std::size_t filled = 0; filled < content.size();) {
+        const ssize_t n = ::read(fd.get(), content.data() + filled, content.size() - filled);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return Error{Code::Damaged, name + " cannot be read to its end"};
+        filled += static_cast<std::size_t>(n);
+    }
+    return content;
+}
+
+enum class Durable { No, Yes };
+
+Result<void> write_file_at(int folder, const std::string& name, std::string_view content, Durable durable) {
+    ::unlinkat(folder, name.c_str(), 0);
+    const Fd fd(::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd) return errno_error("cannot create " + name);
+    auto written = write_all(fd.get(), content);
+    if (written && durable == Durable::Yes && ::fsync(fd.get()) != 0) written = errno_error("cannot fsync " + name);
+    if (!written) ::unlinkat(folder, name.c_str(), 0);
+    return written;
+}
+
+std::vector<std::string> names_in(int folder) {
+    std::vector<std::string> names;
+    const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR* stream = copy < 0 ? nullptr : ::fdopendir(copy);
+    if (stream == nullptr) {
+        if (copy >= 0) ::close(copy);
+        return names;
+    }
+    while (const dirent* entry = ::readdir(stream)) {
+        const std::string name = entry->d_name;
+        if (name != "." && name != "..") names.push_back(name);
+    }
+    ::closedir(stream);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+std::string temporary_name(const CheckpointId& id) { return std::string(kTemporary) + folder_name(id); }
+
+bool is_kept(const Store::Kept& kept, const CheckpointId& id) {
+    return id == kept.newest || std::find(kept.keep.begin(), kept.keep.end(), id) != kept.keep.end();
+}
+
+}  // namespace
+
+std::string folder_name(const CheckpointId& id) { return fmt::format("step-{:012}-e{:06}", id.step, id.attempt); }
+
+std::optional<CheckpointId> parse_folder_name(std::string_view name) {
+    CheckpointId id;
+    unsigned long long step = 0;
+    if (name.size() > 64 || std::sscanf(std::string(name).c_str(), "step-%20llu-e%9u", &step, &id.attempt) != 2) return std::nullopt;
+    id.step = step;
+    if (folder_name(id) != name) return std::nullopt;
+    return id;
+}
+
+Result<Store> Store::open(const std::string& root) {
+    auto refuse = [&](const std::string& why) {
+        return Error{Code::InvalidArgument, fmt::format("checkpoint folder {}: {}; choose another with --checkpoint-folder", root, why)};
+    };
+    if (auto made = make_folders(root, 0700); !made) return refuse(made.error().message);
+    Fd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder) return refuse(std::strerror(errno));
+    if (::faccessat(folder.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) return refuse("it cannot be written");
+    return Store(root, std::move(folder));
+}
+
+Result<Fd> Store::temporary(const CheckpointId& id) const {
+    const std::string name = temporary_name(id);
+    if (::mkdirat(folder_.get(), name.c_str(), 0700) != 0 && errno != EEXIST) {
+        return errno_error(fmt::format("cannot make the folder {}/{}", root_, name));
+    }
+    return open_folder_at(folder_.get(), name);
+}
+
+Result<Sealed> Store::write_part(const CheckpointId& id, const Manifest& part) const {
+    auto folder = temporary(id);
+    if (!folder) return folder.error();
+    const std::string file = encode(part);
+    auto written = write_file_at(folder->get(), part_name(part.shards.at(0).rank), file, Durable::No);
+    if (!written) return written.error();
+    return Sealed{seal_of(file), part.total_bytes()};
+}
+
+Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha256> parts) const {
+    auto folder = open_folder_at(folder_.get(), temporary_name(id));
+    if (!folder) return folder.error();
+    std::vector<Manifest> read;
+    for (std::uint32_t rank = 0; rank < parts.size(); ++rank) {
+        const auto file = read_file_at(folder->get(), part_name(rank));
+        if (!file) return file.error();
+        if (seal_of(*file) != parts[rank]) {
+            return Error{Code::Damaged, fmt::format("rank {}'s part is not the one that it announced", rank)};
+        }
+        auto part = parse(*file);
+        if (!part) return part.error();
+        read.push_back(std::move(*part));
+    }
+    const auto whole = merge(read);
+    if (!whole) return whole.error();
+    std::set<std::string> listed{kManifestName};
+    for (const ShardRecord& shard : whole->shards) {
+        struct stat status {};
+        if (::fstatat(folder->get(), shard.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode) ||
+            static_cast<std::uint64_t>(status.st_size) != shard.size) {
+            return Error{Code::Damaged, fmt::format("{} is not there with {} bytes", shard.name, shard.size)};
+        }
+        listed.insert(shard.name);
+    }
+    const std::string file = encode(*whole);
+    if (auto written = write_file_at(folder->get(), kNewManifestName, file, Durable::Yes); !written) return written.error();
+    if (::renameat(folder->get(), kNewManifestName, folder->get(), kManifestName) != 0) return errno_error("cannot rename the manifest");
+    for (const std::string& name : names_in(folder->get())) {
+        if (!listed.contains(name)) ::unlinkat(folder->get(), name.c_str(), 0);  // parts, and shards of a dead run
+    }
+    if (::fsync(folder->get()) != 0) return errno_error("cannot fsync the folder of the manifest");
+    return Sealed{seal_of(file), whole->total_bytes()};
+}
+
+Result<void> Store::rename_into_place(const CheckpointId& id, IfThere if_there) const {
+    const std::string from = temporary_name(id);
+    const std::string to = folder_name(id);
+    if (auto is_folder = open_folder_at(folder_.get(), from); !is_folder) return is_folder.error();
+    int failed = ::renameat2(folder_.get(), from.c_str(), folder_.get(), to.c_str(), RENAME_NOREPLACE);
+    if (failed != 0 && errno == EINVAL) {  // a file system without the flag; a folder never replaces one that is not empty
+        failed = ::renameat(folder_.get(), from.c_str(), folder_.get(), to.c_str());
+    }
+    if (failed != 0 && errno == EEXIST && if_there == IfThere::Exchange) {
+        failed = ::renameat2(folder_.get(), from.c_str(), folder_.get(), to.c_str(), RENAME_EXCHANGE);
+        if (failed == 0) remove_folder(from);
+    }
+    if (failed != 0) return errno_error(fmt::format("cannot publish {}/{}", root_, to));
+    if (::fsync(folder_.get()) != 0) return errno_error("cannot fsync " + root_);
+    return {};
+}
+
+Result<void> Store::publish(const CheckpointId& id, const Sha256& digest, IfThere if_there) const {
+    auto renamed = rename_into_place(id, if_there);
+    if (renamed) return {};
+    const auto there = open_folder(folder_name(id));  // another process may have been first
+    if (there && seal_of(encode(there->manifest())) == digest) return {};
+    return renamed;
+}
+
+Result<void> Store::drop_temporary(const CheckpointId& id) const {
+    const std::string problem = remove_folder(temporary_name(id));
+    if (!problem.empty()) return Error{Code::Internal, problem};
+    return {};
+}
+
+Result<Checkpoint> Store::open_folder(const std::string& name) const {
+    auto folder = open_folder_at(folder_.get(), name);
+    if (!folder) return folder.error();
+    const std::string place = root_ + "/" + name;
+    const auto file = read_file_at(folder->get(), kManifestName);
+    if (!file) return Error{file.error().code == Code::NotFound ? Code::NotFound : Code::Damaged, place + ": " + file.error().message};
+    auto manifest = parse(*file);
+    if (!manifest) return Error{Code::Damaged, fmt::format("{}: {}", place, manifest.error().message)};
+    if (!manifest->is_whole()) return Error{Code::Damaged, place + ": the manifest does not list every rank's shard"};
+    return Checkpoint(std::move(*folder), std::move(*manifest), place);
+}
+
+Result<Checkpoint> Store::find(const CheckpointId& id, const Sha256& digest) const {
+    auto is_right = [&](const Result<Checkpoint>& found) { return found.ok() && seal_of(encode(found->manifest())) == digest; };
+    // Several ranks look at once: one of them may publish between the two looks of another.
+    for (int round = 0; round < 3; ++round) {
+        auto published = open_folder(folder_name(id));
+        if (is_right(published)) return published;
+        if (published.ok()) {
+            return Error{Code::Damaged, fmt::format("{}: its manifest is not the committed one ({})", published->place(), to_hex(digest))};
+        }
+        if (published.error().code != Code::NotFound) return published.error();
+        const auto waiting = open_folder(temporary_name(id));
+        if (!is_right(waiting)) {
+            if (!waiting.ok() && waiting.error().code == Code::Damaged) return waiting.error();
+            continue;
+        }
+        if (auto renamed = rename_into_place(id, IfThere::Refuse); !renamed && renamed.error().code == Code::NoSpace) {
+            return renamed.error();
+        }
+    }
+    return Error{Code::Damaged, fmt::format("{}/{}: the checkpoint is missing (manifest {})", root_, folder_name(id), to_hex(digest))};
+}
+
+Result<Checkpoint> Store::open_published(const CheckpointId& id) const {
+    auto found = open_folder(folder_name(id));
+    if (!found && found.error().code == Code::NotFound && ::faccessat(folder_.get(), folder_name(id).c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+        return Error{Code::Damaged, found.error().message};  // a published folder without its manifest
+    }
+    return found;
+}
+
+std::vector<CheckpointId> Store::published() const {
+    std::vector<CheckpointId> ids;
+    for (const std::string& name : names_in(folder_.get())) {
+        if (const auto id = parse_folder_name(name)) ids.push_back(*id);
+    }
+    std::sort(ids.begin(), ids.end());
+    return ids;
+}
+
+// A folder under its own name is never half deleted: it loses the name first.
+std::string Store::remove_folder(const std::string& name) const {
+    std::string doomed = name;
+    if (!name.starts_with(kDeleting)) {
+        doomed = std::string(kDeleting) + name.substr(name.starts_with(kTemporary) ? kTemporary.size() : 0);
+        if (::renameat(folder_.get(), name.c_str(), folder_.get(), doomed.c_str()) != 0) {
+            if (errno == ENOENT) return "";
+            if (errno != EEXIST && errno != ENOTEMPTY) return fmt::format("cannot delete {}/{}: {}", root_, name, std::strerror(errno));
+            remove_folder(doomed);  // the rest of an earlier deletion
+            if (::renameat(folder_.get(), name.c_str(), folder_.get(), doomed.c_str()) != 0 && errno != ENOENT) {
+                return fmt::format("cannot delete {}/{}: {}", root_, name, std::strerror(errno));
+            }
+        }
+    }
+    auto folder = open_folder_at(folder_.get(), doomed);
+    if (!folder) return folder.error().code == Code::NotFound ? "" : folder.error().message;
+    for (const std::string& file : names_in(folder->get())) ::unlinkat(folder->get(), file.c_str(), 0);
+    if (::unlinkat(folder_.get(), doomed.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
+        return fmt::format("cannot delete {}/{}: {}", root_, doomed, std::strerror(errno));
+    }
+    return "";
+}
+
+std::string Store::delete_old(const Kept& kept) const {
+    std::string problems;
+    auto remove = [&](const std::string& name) {
+        const std::string problem = remove_folder(name);
+        if (!problem.empty()) problems += (problems.empty() ? "" : "; ") + problem;
+    };
+    for (const std::string& name : names_in(folder_.get())) {
+        if (const auto id = parse_folder_name(name)) {
+            if (is_kept(kept, *id) || id->attempt > kept.newest.attempt) continue;
+            const auto found = open_folder(name);
+            if (found && found->manifest().job == kept.job) remove(name);
+        } else if (name.starts_with(kTemporary)) {
+            const auto left = parse_folder_name(std::string_view(name).substr(kTemporary.size()));
+            const bool is_dead = left && (left->attempt < kept.newest.attempt ||
+                                          (left->attempt == kept.newest.attempt && left->step < kept.newest.step));
+            if (is_dead && !is_kept(kept, *left)) remove(name);
+        } else if (name.starts_with(kDeleting) && parse_folder_name(std::string_view(name).substr(kDeleting.size()))) {
+            remove(name);
+        }
+    }
+    return problems;
+}
+
+}  // namespace gangline::checkpoint

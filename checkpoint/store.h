@@ -1,0 +1,86 @@
+#pragma once
+// The folder in which a job's checkpoints lie. One rename publishes a checkpoint.
+//
+//   <root>/step-000000001200-e000003/        published: MANIFEST and the shards that it lists
+//   <root>/.tmp-step-000000001200-e000003/   being written (e = the attempt that writes it)
+//   <root>/.del-step-.../                    being deleted
+//
+// Only these exact names are ever touched. A temporary folder counts only when its MANIFEST has the SHA-256 that the
+// caller names (the coordinator has committed it; the rename was lost with the committer), and is then published.
+// Symbolic links in the place of a checkpoint's folder or files are refused.
+// Thread rule: const calls from any thread; two callers may race for the same folder, also from other processes.
+
+#include <compare>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/handle.h"
+#include "base/result.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/reader.h"
+
+namespace gangline::checkpoint {
+
+struct CheckpointId {
+    std::uint64_t step = 0;
+    std::uint32_t attempt = 0;
+    friend auto operator<=>(const CheckpointId&, const CheckpointId&) = default;
+};
+std::string folder_name(const CheckpointId& id);  // "step-000000001200-e000003"
+std::optional<CheckpointId> parse_folder_name(std::string_view name);
+
+// A part or a manifest that lies in a temporary folder: how others recognise it.
+struct Sealed {
+    Sha256 digest{};
+    std::uint64_t total_bytes = 0;  // of the shards it lists
+};
+
+enum class IfThere { Refuse, Exchange };
+
+class Store {
+  public:
+    // Makes the folder (0700) when it is missing. Errors: InvalidArgument with the path.
+    static Result<Store> open(const std::string& root);
+    const std::string& root() const { return root_; }
+
+    // The temporary folder, made when missing.
+    Result<Fd> temporary(const CheckpointId& id) const;
+    // A rank's part of the manifest, beside its shard. It need not survive a crash: it serves its own attempt only.
+    Result<Sealed> write_part(const CheckpointId& id, const Manifest& part) const;
+    // Reads the parts of all ranks (each must be the one that its rank announced), checks that the shards are there, and
+    // writes MANIFEST, fsynced. Errors: NoSpace; InvalidArgument when ranks disagree; Damaged; Internal.
+    Result<Sealed> write_manifest(const CheckpointId& id, std::span<const Sha256> parts) const;
+    // Renames the temporary folder to its final name and fsyncs the root. Done already: fine. Errors: Damaged when
+    // neither is there with this digest; Internal.
+    Result<void> publish(const CheckpointId& id, const Sha256& digest, IfThere if_there = IfThere::Refuse) const;
+    Result<void> drop_temporary(const CheckpointId& id) const;
+
+    // The checkpoint that the coordinator names; published on the way when that was still to do.
+    // Errors: Damaged: missing, or not what was committed.
+    Result<Checkpoint> find(const CheckpointId& id, const Sha256& digest) const;
+    // A published checkpoint by its own manifest (where no coordinator remembers the digest). Errors: NotFound, Damaged.
+    Result<Checkpoint> open_published(const CheckpointId& id) const;
+    std::vector<CheckpointId> published() const;  // ascending
+
+    struct Kept {
+        std::uint64_t job = 0;
+        CheckpointId newest;             // just committed by the caller's attempt
+        std::vector<CheckpointId> keep;  // besides
+    };
+    // Deletes the job's published checkpoints of this and earlier attempts that are not kept, and what earlier attempts
+    // and earlier saves of this one have left behind. Returns what could not be deleted, in words; empty when all is well.
+    std::string delete_old(const Kept& kept) const;
+
+  private:
+    Store(std::string root, Fd folder) : root_(std::move(root)), folder_(std::move(folder)) {}
+    Result<Checkpoint> open_folder(const std::string& name) const;
+    Result<void> rename_into_place(const CheckpointId& id, IfThere if_there) const;
+    std::string remove_folder(const std::string& name) const;
+
+    std::string root_;
+    Fd folder_;
+};
+
+}  // namespace gangline::checkpoint
