@@ -100,14 +100,22 @@ std::vector<proto::FenceDone> GangFences::add_gang(const std::string& name_space
 
 std::vector<proto::FenceDone> GangFences::add(std::uint32_t node_index, const proto::Fence& part) {
     if (!parse_fence_key(part.key())) return {};
-    for (const proto::FenceDone& answer : answered_[first_space(part.key())]) {
-        if (answer.key() == part.key()) return {answer};
+    if (const auto kept = answered_.find(first_space(part.key())); kept != answered_.end()) {
+        for (const proto::FenceDone& answer : kept->second) {
+            if (answer.key() == part.key()) return {answer};
+        }
     }
     Waiting& waiting = waiting_[part.key()];
     waiting.parts[node_index] = part.blob();
     waiting.partial = waiting.partial || part.partial();
     if (auto answer = settle(part.key())) return {std::move(*answer)};
     return {};
+}
+
+bool GangFences::was_answered(const std::string& key) const {
+    const auto kept = answered_.find(first_space(key));
+    return kept != answered_.end() && std::any_of(kept->second.begin(), kept->second.end(),
+                                                  [&](const proto::FenceDone& answer) { return answer.key() == key; });
 }
 
 std::vector<proto::FenceDone> GangFences::fail(const std::string& name_space) {
@@ -119,17 +127,21 @@ std::vector<proto::FenceDone> GangFences::fail(const std::string& name_space) {
         if (!names_failed(key)) continue;
         if (auto answer = settle(key)) done.push_back(std::move(*answer));
     }
-    // Not the lead: what we wait for will not come.
-    for (auto it = unanswered_.begin(); it != unanswered_.end();) {
-        if (!names_failed(it->first)) {
-            ++it;
+    return done;
+}
+
+std::vector<proto::FenceDone> GangFences::fail_unanswered(const std::string& name_space) const {
+    std::vector<proto::FenceDone> done;
+    for (const auto& [key, part] : unanswered_) {
+        const auto members = parse_fence_key(key);
+        if (!members || std::none_of(members->begin(), members->end(),
+                                     [&](const FenceMember& member) { return member.name_space == name_space; })) {
             continue;
         }
         proto::FenceDone answer;
-        answer.set_key(it->first);
+        answer.set_key(key);
         answer.set_failed(true);
         done.push_back(std::move(answer));
-        it = unanswered_.erase(it);
     }
     return done;
 }

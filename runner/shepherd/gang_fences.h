@@ -36,19 +36,24 @@ class GangFences {
     };
     static constexpr std::size_t kKeptAnswers = 16;
 
-    // Each returns the answers that are now due, to all participants of each.
+    // Each returns the answers that are now due, to all participants of each; of a part that came again, to its node alone
+    // (`was_answered`).
     std::vector<proto::FenceDone> add_gang(const std::string& name_space, std::vector<Range> ranges);
     std::vector<proto::FenceDone> add(std::uint32_t node_index, const proto::Fence& part);
     // The namespace's fences fail from now on.
     std::vector<proto::FenceDone> fail(const std::string& name_space);
 
+    bool was_answered(const std::string& key) const;
+
     // Node indices; empty while a gang of the key is unknown.
     std::set<std::uint32_t> participants(const std::string& key) const;
 
-    // What a node that does not lead has sent and waits for.
+    // What this node has sent and waits for.
     void remember(const proto::Fence& part) { unanswered_[part.key()] = part; }
-    void forget(const std::string& key) { unanswered_.erase(key); }
+    bool forget(const std::string& key) { return unanswered_.erase(key) != 0; }  // false: it was not waited for
     std::vector<proto::Fence> unanswered() const;
+    // Failed answers to what is waited for of the namespace: nothing will come. It stays remembered until they are delivered.
+    std::vector<proto::FenceDone> fail_unanswered(const std::string& name_space) const;
 
   private:
     struct Waiting {

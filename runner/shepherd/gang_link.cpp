@@ -341,8 +341,8 @@ void GangLinkImpl::dispatch(const proto::GangMessage& message) {
     switch (message.body_case()) {
         case proto::GangMessage::kFence: on_fence_part(message.from(), message.fence()); break;
         case proto::GangMessage::kFenceDone:
-            fences_.forget(message.fence_done().key());
-            call(events_.fence_done, message.fence_done());
+            // An answer that comes again, to a part that was sent again, is none.
+            if (fences_.forget(message.fence_done().key())) call(events_.fence_done, message.fence_done());
             break;
         case proto::GangMessage::kModexRequest: {
             const std::uint64_t number = next_asked_++;
@@ -380,13 +380,18 @@ void GangLinkImpl::fence(const std::string& key, const std::string& blob, bool p
     message.mutable_fence()->set_key(key);
     message.mutable_fence()->set_blob(blob);
     message.mutable_fence()->set_partial(partial);
-    if (!is_lead()) fences_.remember(message.fence());
+    fences_.remember(message.fence());
     deliver(std::move(message));
 }
 
 void GangLinkImpl::on_fence_part(std::uint32_t node_index, const proto::Fence& part) {
     if (!is_lead()) return;
-    answer_fences(fences_.add(node_index, part));
+    if (!fences_.was_answered(part.key())) return answer_fences(fences_.add(node_index, part));
+    for (const proto::FenceDone& answer : fences_.add(node_index, part)) {
+        auto message = message_to(node_index);
+        *message.mutable_fence_done() = answer;
+        deliver(std::move(message));
+    }
 }
 
 void GangLinkImpl::answer_fences(const std::vector<proto::FenceDone>& done) {
@@ -401,11 +406,8 @@ void GangLinkImpl::answer_fences(const std::vector<proto::FenceDone>& done) {
 }
 
 void GangLinkImpl::fail_gang(const std::string& name_space) {
-    if (is_lead()) {
-        answer_fences(fences_.fail(name_space));
-        return;
-    }
-    for (const proto::FenceDone& answer : fences_.fail(name_space)) {
+    if (is_lead()) answer_fences(fences_.fail(name_space));
+    for (const proto::FenceDone& answer : fences_.fail_unanswered(name_space)) {
         auto message = message_to(options_.node_index);
         *message.mutable_fence_done() = answer;
         deliver(std::move(message));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <charconv>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -187,7 +188,13 @@ Result<LaunchOptions> parse_launch(const std::vector<std::string>& words, const 
         using po::command_line_style::style_t;
         const int style = po::command_line_style::unix_style & ~style_t::allow_guessing & ~style_t::allow_sticky;
         const std::vector<std::string> own(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(*program));
-        po::store(po::command_line_parser(own).options(options).style(style).run(), given);
+        po::parsed_options parsed = po::command_line_parser(own).options(options).style(style).run();
+        // As with srun, the last one counts.
+        std::map<std::string, po::option> last;
+        for (po::option& option : parsed.options) last[option.string_key] = std::move(option);
+        parsed.options.clear();
+        for (auto& [name, option] : last) parsed.options.push_back(std::move(option));
+        po::store(parsed, given);
     } catch (const po::error& error) {
         return Error{Code::InvalidArgument, error.what()};
     }

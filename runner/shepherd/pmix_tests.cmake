@@ -1,0 +1,16 @@
+# Tests with real Open MPI programs, where its compiler is installed.
+find_program(MPICC mpicc)
+if(GANGLINE_TESTS AND MPICC)
+    set(MPI_PROBE ${CMAKE_CURRENT_BINARY_DIR}/mpi_probe_test_program)
+    add_custom_command(OUTPUT ${MPI_PROBE} DEPENDS mpi_probe_test_program.c
+        COMMAND ${MPICC} -O2 -o ${MPI_PROBE} ${CMAKE_CURRENT_SOURCE_DIR}/mpi_probe_test_program.c VERBATIM)
+    add_custom_target(mpi_probe_test_program_built DEPENDS ${MPI_PROBE})
+    gangline_program(pmix_node_test_program pmix_node_test_program.cpp)
+    target_link_libraries(pmix_node_test_program PRIVATE gangline_shepherd)
+    gangline_test(pmix_gang_test pmix_gang_test.cpp LINK gangline_base LABELS integration)
+    target_compile_definitions(pmix_gang_test PRIVATE MPI_PROBE="${MPI_PROBE}" PMIX_NODE="$<TARGET_FILE:pmix_node_test_program>")
+    add_dependencies(pmix_gang_test pmix_node_test_program mpi_probe_test_program_built)
+endif()
+gangline_test(gang_link_test gang_fences_test.cpp gang_link_test.cpp LINK gangline_shepherd)
+gangline_test(step_test step_layout_test.cpp step_server_test.cpp launch_options_test.cpp LINK gangline_shepherd)
+gangline_test(pmix_environment_test pmix_environment_test.cpp LINK gangline_shepherd)
