@@ -283,12 +283,21 @@ class ServerSocketImpl : public ServerSocket {
     std::uint64_t dropped_ = 0;
 };
 
-// Events of a socket's connection, from libzmq's monitor.
+// Events of a socket's connection, from libzmq's monitor. It is stopped before its listening end is closed: an event
+// that nobody could take would block libzmq's only I/O thread, and with it every socket of the process, for ever. So it
+// must be destroyed before the socket that it watches.
 class Monitor {
   public:
+    Monitor() = default;
+    Monitor(const Monitor&) = delete;
+    Monitor& operator=(const Monitor&) = delete;
+    ~Monitor() {
+        if (watched_ != nullptr) zmq_socket_monitor(watched_, nullptr, 0);
+    }
     Result<void> watch(WireImpl& wire, void* socket, int events) {
         const std::string name = wire.monitor_name();
         if (zmq_socket_monitor(socket, name.c_str(), events) != 0) return errno_error("cannot monitor a socket");
+        watched_ = socket;
         socket_.reset(zmq_socket(wire.context(), ZMQ_PAIR));
         if (!socket_) return errno_error("cannot make a socket");
         if (auto done = set(socket_.get(), ZMQ_LINGER, 0, "LINGER"); !done) return done;
@@ -314,6 +323,7 @@ class Monitor {
     }
 
   private:
+    void* watched_ = nullptr;
     ZmqSocket socket_;
 };
 

@@ -419,6 +419,20 @@ TEST_F(WireTest, BadEndpointsAreErrorsThatSayWhatToGive) {
               Code::InvalidArgument);
 }
 
+TEST_F(WireTest, ClientsThatAreClosedWhileTheyAreRefusedStallNobody) {
+    // libzmq's trap: an event for a monitor that is gone blocks the I/O thread for ever.
+    for (int i = 0; i < 100; ++i) {
+        const auto stranger = client(new_key_pair());
+        stranger->send("x");
+        if (i % 2 == 0) stranger->receive(milliseconds(i % 4));
+        if (i % 10 == 0) {
+            ASSERT_TRUE(check_stranger_is_refused(*wire_, *server_, seconds(5)));
+        }
+    }
+    const auto alice = client(alice_);
+    EXPECT_TRUE(is_served(*alice));
+}
+
 TEST_F(WireTest, UnixSocketsServeToo) {
     const std::string path = "/tmp/gangline-wire-" + std::to_string(::getpid());
     const auto local = *ServerSocket::bind(*wire_, table_, {.keys = new_key_pair(), .endpoint = "ipc://" + path});
