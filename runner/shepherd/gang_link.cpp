@@ -13,7 +13,6 @@
 
 #include "base/handle.h"
 #include "base/log.h"
-#include "base/wire/wire.h"
 #include "runner/shepherd/gang_fences.h"
 
 namespace gangline::runner {
@@ -106,6 +105,7 @@ Result<void> GangLinkImpl::open() {
         return Error{Code::InvalidArgument, fmt::format("node index {} of a gang on {} nodes: it must be below that",
                                                         options_.node_index, options_.gang.size())};
     }
+    keys_ = options_.keys.secret_key.empty() ? new_key_pair() : options_.keys;
     epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
     woken_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!epoll_ || !woken_) return errno_error("cannot make a descriptor to wait on");

@@ -9,7 +9,7 @@
 // another attempt are dropped. A part of a fence may come before the gang is registered here: it is kept. Unanswered
 // fences are sent again with the tick, so a lost connection costs time, never the gang. A gang on one node has no socket.
 //
-// Thread rule: the loop's thread only; events are called from handle(), fence() and modex-free calls never re-enter.
+// Thread rule: the loop's thread only. Events come from handle() alone, so no call re-enters its caller.
 
 #include <cstdint>
 #include <functional>
@@ -20,6 +20,7 @@
 #include "base/protocol/shepherd.pb.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "base/wire/wire.h"
 #include "base/wire/wire.h"
 
 namespace gangline::runner {
@@ -47,11 +48,11 @@ struct GangEvents {
 
 class GangLink {
   public:
-    // Makes the keys; the lead of several nodes binds. Errors: InvalidArgument (node_index); Unavailable (address).
+    // Makes the keys if none were given; the lead of several nodes binds. Errors: InvalidArgument (node_index); Unavailable (address).
     static Result<std::unique_ptr<GangLink>> prepare(const GangLinkOptions& options, GangEvents events);
     virtual ~GangLink() = default;
 
-    virtual std::string public_key() const = 0;  // empty: one node
+    virtual std::string public_key() const = 0;
     virtual std::string endpoint() const = 0;    // lead of several nodes; else empty
     // At Launch: the lead admits its peers' keys, the others connect to the lead. Safe to repeat.
     // Errors: InvalidArgument when a peer's key or the endpoint is missing or malformed.

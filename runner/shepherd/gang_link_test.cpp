@@ -103,7 +103,6 @@ class Links {
 
 TEST(GangLink, OneNodeNeedsNoSocketAndAnswersItself) {
     Links gang(1);
-    EXPECT_TRUE(gang.links[0]->public_key().empty());
     EXPECT_TRUE(gang.links[0]->endpoint().empty());
     gang.connect_all();
     gang.links[0]->fence("g:*#0", "A", false);
