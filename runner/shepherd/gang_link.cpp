@@ -111,7 +111,6 @@ Result<void> GangLinkImpl::open() {
     if (!epoll_ || !woken_) return errno_error("cannot make a descriptor to wait on");
     if (auto watched = watch(woken_.get()); !watched) return watched;
     if (is_alone()) return {};
-    keys_ = options_.keys.public_key.empty() ? new_key_pair() : options_.keys;
     auto wire = Wire::create(is_lead() ? &table_ : nullptr);
     if (!wire) return wire.error();
     wire_ = std::move(*wire);

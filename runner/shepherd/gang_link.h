@@ -21,7 +21,6 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "base/wire/wire.h"
-#include "base/wire/wire.h"
 
 namespace gangline::runner {
 
@@ -30,7 +29,8 @@ struct GangLinkOptions {
     std::vector<proto::Placement> gang;  // the job's, in node order
     std::uint32_t node_index = 0;        // ours
     std::string address;                 // lead: where its port is bound; empty = the placement's address, else 127.0.0.1
-    KeyPair keys;                        // this shepherd's of this attempt (its own line to the coordinator has them too); empty: made here
+    KeyPair keys;                        // this shepherd's of this attempt (its own line to the coordinator has them
+                                         // too); empty: made here
 };
 
 // Called from handle() on the loop's thread. Unset ones are skipped.
