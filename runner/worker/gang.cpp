@@ -1,0 +1,214 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/process.h"
+#include "base/time.h"
+#include "checkpoint/store.h"
+#include "runner/worker/gangline.h"
+#include "runner/worker/line.h"
+#include "runner/worker/page.h"
+#include "runner/worker/place.h"
+#include "runner/worker/saver.h"
+
+namespace gangline {
+namespace {
+
+// After a damaged checkpoint the runner ends this gang; the program waits this long for that before it gets the error.
+constexpr seconds kDamagedLimit{5};
+
+// The ranks of one run that no launcher has named share their parent.
+std::string run_key() {
+    const auto parent = process_stat(::getppid());
+    return fmt::format("{}-{}-{}", ::geteuid(), ::getppid(), parent ? parent->id.start_ticks : 0);
+}
+
+}  // namespace
+
+struct Gang::Impl {
+    Impl(Place where, Page page_to_write)
+        : place(std::move(where)), page(std::move(page_to_write)), saver(place, [this](const Letter& letter) { return send(letter); }) {}
+    ~Impl() {
+        saver.stop();  // its threads use the line
+        line.reset();  // its thread uses the saver
+    }
+    Impl(const Impl&) = delete;
+    Impl& operator=(const Impl&) = delete;
+
+    Result<void> send(const Letter& letter) {
+        if (line == nullptr) return Error{Code::Unavailable, "the line is not open"};
+        return line->send(letter);
+    }
+    void receive(const WorkerHeader& header, std::string_view payload) {
+        if (header.kind != static_cast<std::uint16_t>(WorkerKind::StopSoon)) return saver.receive(header, payload);
+        std::uint32_t ms = 0;
+        if (payload.size() >= 4) std::memcpy(&ms, payload.data(), 4);
+        {
+            const std::lock_guard lock(mutex);
+            stop_at.store((now().steady + milliseconds(ms)).time_since_epoch().count(), std::memory_order_relaxed);
+        }
+        stop_announced.notify_all();
+    }
+    Result<std::optional<std::uint64_t>> restore();
+    Result<std::optional<std::uint64_t>> restore_alone(const checkpoint::Store& store);
+    Error damaged(const RestorePoint& point, Error error);
+
+    const Place place;
+    Page page;
+    std::atomic<std::int64_t> stop_at{0};  // steady nanoseconds; 0: no stop is announced
+    std::mutex mutex;
+    std::condition_variable stop_announced;
+    std::vector<Tensor> tracked;
+    Saver saver;
+    std::unique_ptr<Line> line;
+    bool is_finished = false;
+};
+
+Result<std::optional<std::uint64_t>> Gang::Impl::restore() {
+    if (!place.is_alone && !place.restore) return std::optional<std::uint64_t>();
+    if (place.is_alone && ::access(place.checkpoint_folder.c_str(), F_OK) != 0) return std::optional<std::uint64_t>();
+    auto store = checkpoint::Store::open(place.checkpoint_folder);
+    if (!store) return store.error();
+    if (place.is_alone) return restore_alone(*store);
+    auto found = store->find(place.restore->id, place.restore->digest);
+    auto filled = found ? found->restore(tracked, place.rank, place.size) : Result<void>(found.error());
+    if (!filled && filled.error().code == Code::Damaged) return damaged(*place.restore, filled.error());
+    if (!filled) return filled.error();
+    return std::optional(place.restore->id.step);
+}
+
+// The newest is taken or nothing: an older one in its place would be a silent loss.
+Result<std::optional<std::uint64_t>> Gang::Impl::restore_alone(const checkpoint::Store& store) {
+    const auto there = store.published();
+    if (there.empty()) return std::optional<std::uint64_t>();
+    auto found = store.open_published(there.back());
+    auto filled = found ? found->restore(tracked, place.rank, place.size) : Result<void>(found.error());
+    if (filled) return std::optional(there.back().step);
+    Error error = filled.error();
+    if (error.code == Code::Damaged) error.message += fmt::format("; delete {}/{} to go on from the one before it", place.checkpoint_folder, checkpoint::folder_name(there.back()));
+    return error;
+}
+
+Error Gang::Impl::damaged(const RestorePoint& point, Error error) {
+    const std::string text = error.message.substr(0, 4096);
+    Letter letter{WorkerKind::Damaged, 0, point.id.step, point.id.attempt, text};
+    if (send(letter)) {
+        std::unique_lock lock(mutex);
+        stop_announced.wait_for(lock, kDamagedLimit, [&] { return stop_at.load() != 0; });
+    }
+    return error;
+}
+
+Gang::Gang(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Gang::Gang(Gang&&) noexcept = default;
+Gang& Gang::operator=(Gang&&) noexcept = default;
+Gang::~Gang() = default;
+
+Result<Gang> Gang::join() {
+    auto place = read_place([](const char* name) { return std::getenv(name); }, run_key());
+    if (!place) return place.error();
+    auto page = Page::open(place->progress_path, place->rank, place->attempt);
+    if (!page) return page.error();
+    auto impl = std::make_unique<Impl>(std::move(*place), std::move(*page));
+    Impl* const self = impl.get();
+    auto line = Line::open(self->place, [self](const WorkerHeader& header, std::string_view payload) { self->receive(header, payload); });
+    if (!line) return line.error();
+    impl->line = std::move(*line);
+    impl->page.start_clock(now().steady);
+    return Gang(std::move(impl));
+}
+
+int Gang::rank() const { return static_cast<int>(impl_->place.rank); }
+int Gang::size() const { return static_cast<int>(impl_->place.size); }
+std::uint32_t Gang::attempt() const { return impl_->place.attempt; }
+std::uint32_t Gang::restarts() const { return impl_->place.restarts; }
+bool Gang::is_alone() const { return impl_->place.is_alone; }
+
+void Gang::progress(std::uint64_t step, const StepReport& report) {
+    impl_->page.step(step, report.samples, report.flops, report.loss, now().steady);
+}
+
+void Gang::total_steps(std::uint64_t count) { impl_->page.set(&ProgressPage::total_steps, count); }
+
+Gang::Scope::Scope(Impl& impl, Kind kind, std::string_view phase) : impl_(&impl), kind_(kind), begun_(now().steady) {
+    if (kind != Kind::Phase) return;
+    before_ = impl.page.phase();
+    impl.page.set_phase(phase);
+}
+
+Gang::Scope::Scope(Scope&& other) noexcept
+    : impl_(std::exchange(other.impl_, nullptr)), kind_(other.kind_), begun_(other.begun_), before_(std::move(other.before_)) {}
+
+Gang::Scope::~Scope() {
+    if (impl_ == nullptr) return;
+    Page& page = impl_->page;
+    switch (kind_) {
+        case Kind::Phase: page.set_phase(before_); break;
+        case Kind::DataWait: page.add(&ProgressPage::data_wait_ns, now().steady - begun_); break;
+        case Kind::Communication: page.add(&ProgressPage::communication_ns, now().steady - begun_); break;
+    }
+}
+
+Gang::Scope Gang::phase(std::string_view name) { return {*impl_, Scope::Kind::Phase, name}; }
+Gang::Scope Gang::data_wait() { return {*impl_, Scope::Kind::DataWait, {}}; }
+Gang::Scope Gang::communication() { return {*impl_, Scope::Kind::Communication, {}}; }
+
+bool Gang::should_stop() const { return impl_->stop_at.load(std::memory_order_relaxed) != 0; }
+
+double Gang::seconds_left() const {
+    const std::int64_t stop_at = impl_->stop_at.load(std::memory_order_relaxed);
+    if (stop_at == 0) return std::numeric_limits<double>::infinity();
+    return std::max(0.0, to_seconds(Duration(stop_at) - now().steady.time_since_epoch()));
+}
+
+Result<void> Gang::track(const Tensor& tensor) {
+    if (auto checked = checkpoint::check_tensor(tensor); !checked) return checked;
+    for (const Tensor& known : impl_->tracked) {
+        if (known.name == tensor.name) return Error{Code::InvalidArgument, fmt::format("a tensor '{}' is tracked already", tensor.name)};
+    }
+    impl_->tracked.push_back(tensor);
+    return {};
+}
+
+Save Gang::save(std::uint64_t step) {
+    const TimePoint begun = now().steady;
+    Save save = impl_->saver.save(step, impl_->tracked);
+    impl_->page.add(&ProgressPage::checkpoint_stall_ns, now().steady - begun);
+    return save;
+}
+
+Result<std::optional<std::uint64_t>> Gang::restore() {
+    const TimePoint begun = now().steady;
+    impl_->page.set_phase("restore");
+    auto step = impl_->restore();
+    impl_->page.add(&ProgressPage::restore_ns, now().steady - begun);
+    if (step) {
+        impl_->page.set(&ProgressPage::first_step, step->value_or(0));
+        impl_->page.set(&ProgressPage::step, step->value_or(0));
+        impl_->page.set_phase("train");
+    }
+    impl_->page.start_clock(now().steady);
+    return step;
+}
+
+Result<void> Gang::finish(std::chrono::milliseconds limit) {
+    auto drained = impl_->saver.drain(now().steady + limit);
+    if (!drained) return drained;
+    if (impl_->is_finished) return {};
+    impl_->is_finished = true;
+    impl_->page.set_phase("finished");
+    impl_->page.set(&ProgressPage::finished, 1);
+    if (!impl_->place.is_alone) (void)impl_->send({WorkerKind::Finished, 0, 0, impl_->place.attempt, {}});
+    return {};
+}
+
+}  // namespace gangline

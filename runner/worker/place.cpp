@@ -1,0 +1,107 @@
+#include "runner/worker/place.h"
+
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace gangline {
+namespace {
+
+class Variables {
+  public:
+    explicit Variables(const Getenv& get) : get_(get) {}
+
+    std::string text(const char* name) const {
+        const char* value = get_(name);
+        return value == nullptr ? "" : value;
+    }
+    bool has(const char* name) const { return get_(name) != nullptr; }
+    // Zero when it is not set; the first bad one is kept in `error`.
+    std::uint64_t number(const char* name, std::uint64_t most) {
+        const char* value = get_(name);
+        if (value == nullptr) return 0;
+        std::uint64_t parsed = 0;
+        const char* end = value + std::strlen(value);
+        const auto result = std::from_chars(value, end, parsed);
+        if (result.ec != std::errc() || result.ptr != end || value == end || parsed > most) {
+            refuse(fmt::format("environment variable {}='{}' must be a number from 0 to {}", name, value, most));
+            return 0;
+        }
+        return parsed;
+    }
+    std::uint32_t small_number(const char* name) {
+        return static_cast<std::uint32_t>(number(name, std::numeric_limits<std::uint32_t>::max()));
+    }
+    void refuse(std::string why) {
+        if (error.empty()) error = std::move(why);
+    }
+    std::string error;
+
+  private:
+    const Getenv& get_;
+};
+
+void read_gangline(Variables& variables, Place& place) {
+    place.job = variables.number("GANGLINE_JOB_ID", std::numeric_limits<std::uint64_t>::max());
+    place.attempt = variables.small_number("GANGLINE_ATTEMPT");
+    place.restarts = variables.small_number("GANGLINE_RESTART_COUNT");
+    place.worker_socket = variables.text("GANGLINE_WORKER_SOCKET");
+    place.progress_path = variables.text("GANGLINE_PROGRESS");
+    place.checkpoint_folder = variables.text("GANGLINE_CHECKPOINT_DIR");
+    for (const char* name : {"RANK", "WORLD_SIZE", "GANGLINE_JOB_ID", "GANGLINE_ATTEMPT", "GANGLINE_CHECKPOINT_DIR"}) {
+        if (variables.text(name).empty()) variables.refuse(fmt::format("GANGLINE_WORKER_SOCKET is set, but {} is not", name));
+    }
+    // Two jobs that were given one folder keep their checkpoints apart.
+    const std::string own = fmt::format("job-{}", place.job);
+    const std::size_t slash = place.checkpoint_folder.find_last_not_of('/');
+    if (slash != std::string::npos) place.checkpoint_folder.resize(slash + 1);
+    if (place.checkpoint_folder != own && !place.checkpoint_folder.ends_with("/" + own)) place.checkpoint_folder += "/" + own;
+    if (!variables.has("GANGLINE_RESTORE_STEP")) return;
+    RestorePoint restore;
+    restore.id.step = variables.number("GANGLINE_RESTORE_STEP", std::numeric_limits<std::uint64_t>::max());
+    restore.id.attempt = variables.small_number("GANGLINE_RESTORE_ATTEMPT");
+    const std::string digest = variables.text("GANGLINE_RESTORE_SHA256");
+    if (!checkpoint::from_hex(digest, restore.digest)) {
+        variables.refuse(fmt::format("environment variable GANGLINE_RESTORE_SHA256='{}' must be 64 hexadecimal digits", digest));
+    }
+    place.restore = restore;
+}
+
+void read_alone(Variables& variables, Place& place, const std::string& run_key) {
+    std::string key = run_key;
+    for (const char* name : {"PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"}) {
+        if (!variables.text(name).empty()) key = variables.text(name) + variables.text("SLURM_STEP_ID");
+    }
+    place.worker_socket = "gangline-alone-" + key.substr(0, 60);
+    place.checkpoint_folder = variables.text("GANGLINE_CHECKPOINT_DIR");
+    if (place.checkpoint_folder.empty()) place.checkpoint_folder = "gangline-checkpoints";
+}
+
+}  // namespace
+
+Result<Place> read_place(const Getenv& get, const std::string& run_key) {
+    Variables variables(get);
+    Place place;
+    place.is_alone = variables.text("GANGLINE_WORKER_SOCKET").empty();
+    const bool is_open_mpi = place.is_alone && variables.has("OMPI_COMM_WORLD_RANK") && variables.has("OMPI_COMM_WORLD_SIZE");
+    const char* const rank_name = is_open_mpi ? "OMPI_COMM_WORLD_RANK" : "RANK";
+    const char* const size_name = is_open_mpi ? "OMPI_COMM_WORLD_SIZE" : "WORLD_SIZE";
+    place.rank = variables.small_number(rank_name);
+    place.size = variables.has(size_name) ? variables.small_number(size_name) : 1;
+    if (place.size == 0 || place.size > checkpoint::kMostWorld || place.rank >= place.size) {
+        variables.refuse(fmt::format("environment variables {}='{}' and {}='{}' name no rank of a gang", rank_name,
+                                     variables.text(rank_name), size_name, variables.text(size_name)));
+    }
+    if (place.is_alone) {
+        read_alone(variables, place, run_key);
+    } else {
+        read_gangline(variables, place);
+    }
+    if (!variables.error.empty()) return Error{Code::InvalidArgument, variables.error};
+    return place;
+}
+
+}  // namespace gangline

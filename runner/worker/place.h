@@ -1,0 +1,38 @@
+#pragma once
+// Where this process stands: which rank of which gang, read from the environment (docs/protocol.md). Pure.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/store.h"
+
+namespace gangline {
+
+struct RestorePoint {
+    checkpoint::CheckpointId id;
+    checkpoint::Sha256 digest{};
+};
+
+struct Place {
+    std::uint32_t rank = 0;
+    std::uint32_t size = 1;
+    std::uint64_t job = 0;
+    std::uint32_t attempt = 0;
+    std::uint32_t restarts = 0;
+    bool is_alone = true;             // not started by Gangline
+    std::string worker_socket;        // alone: the name under which the ranks of one run find each other
+    std::string progress_path;        // empty when alone
+    std::string checkpoint_folder;
+    std::optional<RestorePoint> restore;
+};
+
+using Getenv = std::function<const char*(const char* name)>;
+// `run_key` names this run among others of the same user on this host when no launcher's variable does.
+// Errors: InvalidArgument that names the variable and its value.
+Result<Place> read_place(const Getenv& get, const std::string& run_key);
+
+}  // namespace gangline

@@ -1,0 +1,300 @@
+#include "runner/worker/saver.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "checkpoint/shard.h"
+#include "runner/worker/quiet_thread.h"
+
+namespace gangline {
+namespace {
+
+constexpr seconds kWriterLimit{600};
+constexpr std::size_t kMostWaiting = 4 * std::size_t{checkpoint::kMostWorld};
+
+// The letters between the ranks' savers: one byte, then what follows it.
+enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N' };
+
+}  // namespace
+
+std::uint64_t Save::step() const { return state_->step; }
+
+bool Save::is_done() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->is_done;
+}
+
+Result<void> Save::wait(std::chrono::milliseconds limit) const {
+    std::unique_lock lock(state_->mutex);
+    if (!state_->changed.wait_for(lock, limit, [&] { return state_->is_done; })) {
+        return Error{Code::Deadline, fmt::format("whether the checkpoint of step {} counts is not known yet", state_->step)};
+    }
+    if (state_->error) return *state_->error;
+    return {};
+}
+
+void Save::State::finish(std::optional<Error> why) {
+    {
+        const std::lock_guard lock(mutex);
+        if (is_done) return;
+        is_done = true;
+        error = std::move(why);
+    }
+    changed.notify_all();
+}
+
+Saver::Saver(Place place, Send send) : place_(std::move(place)), send_(std::move(send)) {}
+
+Saver::~Saver() { stop(); }
+
+void Saver::stop() {
+    std::map<std::uint64_t, StatePointer> left;
+    {
+        const std::lock_guard lock(mutex_);
+        is_stopping_ = true;
+        left.swap(open_);
+    }
+    changed_.notify_all();
+    if (writer_.joinable()) writer_.join();
+    committer_.reset();
+    for (auto& [step, state] : left) state->finish(Error{Code::Unavailable, "the program left the gang before the answer came"});
+}
+
+// The folder, and on rank 0 the committer: at the first save, so that a program that never saves needs neither.
+Result<void> Saver::open(std::uint64_t step) {
+    if (store_) return {};
+    auto store = checkpoint::Store::open(place_.checkpoint_folder);
+    if (!store) return store.error();
+    store_ = std::move(*store);
+    if (place_.rank != 0) return {};
+    const auto ask = [this](const checkpoint::AskCoordinator& question) {
+        std::string payload(reinterpret_cast<const char*>(question.manifest.digest.data()), question.manifest.digest.size());
+        for (int i = 0; i < 8; ++i) payload += static_cast<char>(question.manifest.total_bytes >> (8 * i));
+        return send_({WorkerKind::Commit, 0, question.step, place_.attempt, payload});
+    };
+    auto committer = std::make_unique<CommitLoop>(
+        place_, *store_,
+        CommitLoop::Outlets{ask, [this](const checkpoint::Tell& outcome) { tell_all(outcome); }, [this](const std::string& what) { complain(what); }});
+    const std::lock_guard lock(mutex_);
+    committer_ = std::move(committer);
+    for (Waiting& letter : waiting_) {
+        if (letter.step >= step) committer_->post(std::move(letter.event));
+    }
+    waiting_.clear();
+    return {};
+}
+
+// Shown to the user here, and by `gangline show`.
+void Saver::complain(const std::string& what) {
+    fmt::print(stderr, "gangline: {}\n", what);
+    (void)send_({WorkerKind::Fault, 0, 0, place_.attempt, std::string_view(what).substr(0, 4096)});
+}
+
+// Alone, a step that is not newer than what lies there means that the program started afresh beside an older run's state.
+Result<void> Saver::refuse_stale_folder(std::uint64_t step) const {
+    if (!place_.is_alone || last_step_) return {};
+    const auto there = store_->published();
+    if (there.empty() || there.back().step < step) return {};
+    return Error{Code::Refused, fmt::format("{} already holds a checkpoint of step {}, this save is of step {}: restore() it, delete it, or set "
+                                            "GANGLINE_CHECKPOINT_DIR to another folder",
+                                            place_.checkpoint_folder, there.back().step, step)};
+}
+
+Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked) {
+    auto state = std::make_shared<Save::State>(step);
+    if (last_step_ && step <= *last_step_) {
+        state->finish(Error{Code::InvalidArgument, fmt::format("save({}) after save({}): steps must rise", step, *last_step_)});
+        return Save(state);
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        early_.erase(early_.begin(), early_.lower_bound(step));
+        if (const auto known = early_.find(step); known != early_.end()) {
+            state->finish(known->second);  // another rank's failure has ended it already
+            early_.erase(known);
+            last_step_ = step;
+            return Save(state);
+        }
+        open_[step] = state;
+    }
+    auto begun = open(step);
+    if (begun) begun = refuse_stale_folder(step);
+    last_step_ = step;
+    if (begun) {
+        auto job = stage(step, tracked);
+        if (job) {
+            if (!writer_.joinable()) writer_ = quiet_thread([this] { run_writer(); });
+            {
+                const std::lock_guard lock(mutex_);
+                job_ = std::move(*job);
+            }
+            changed_.notify_all();
+            return Save(state);
+        }
+        begun = job.error();
+    }
+    report_failure(step, begun.error());
+    return Save(state);
+}
+
+// Copies this rank's tensors, once the writer has finished with the copy before. The memory is kept for the next time.
+Result<Saver::Job> Saver::stage(std::uint64_t step, std::span<const Tensor> tracked) {
+    {
+        std::unique_lock lock(mutex_);
+        if (!changed_.wait_for(lock, kWriterLimit, [&] { return !job_; })) {
+            return Error{Code::Deadline, fmt::format("the save before is still being written after {} s", kWriterLimit.count())};
+        }
+    }
+    Job job{step, checkpoint::tensors_to_write(tracked, place_.rank, place_.size)};
+    const auto size_of = [](const Tensor& tensor) {
+        return (static_cast<std::size_t>(*checkpoint::elements_of(tensor.extent)) * checkpoint::bytes_of(tensor.dtype) + 63) / 64 * 64;
+    };
+    std::size_t needed = 0;
+    for (const Tensor& tensor : job.tensors) needed += size_of(tensor);
+    if (needed > staging_bytes_) {
+        staging_.reset(static_cast<char*>(std::malloc(needed)));
+        staging_bytes_ = staging_ == nullptr ? 0 : needed;
+        if (staging_ == nullptr) return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", needed)};
+    }
+    char* to = staging_.get();
+    for (Tensor& tensor : job.tensors) {
+        const std::size_t bytes = static_cast<std::size_t>(*checkpoint::elements_of(tensor.extent)) * checkpoint::bytes_of(tensor.dtype);
+        if (bytes > 0) std::memcpy(to, tensor.data, bytes);
+        tensor.data = to;
+        to += size_of(tensor);
+    }
+    return job;
+}
+
+void Saver::run_writer() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return is_stopping_ || job_; });  // until save() or stop()
+        if (is_stopping_) return;
+        const Job& job = *job_;
+        lock.unlock();
+        write(job);
+        lock.lock();
+        job_.reset();
+        changed_.notify_all();
+    }
+}
+
+void Saver::write(const Job& job) {
+    const checkpoint::CheckpointId id{job.step, place_.attempt};
+    auto folder = store_->temporary(id);
+    if (!folder) return report_failure(job.step, folder.error());
+    const auto part = checkpoint::write_shard(folder->get(), {place_.job, job.step, place_.attempt, place_.rank, place_.size, job.tensors});
+    if (!part) return report_failure(job.step, part.error());
+    const auto sealed = store_->write_part(id, *part);
+    if (!sealed) return report_failure(job.step, sealed.error());
+    std::string payload(1, static_cast<char>(Mail::Durable));
+    payload.append(reinterpret_cast<const char*>(sealed->digest.data()), sealed->digest.size());
+    if (auto sent = mail(0, job.step, std::move(payload)); !sent) conclude(job.step, sent.error());
+}
+
+// The committer ends the save for everybody. Where it cannot be told, this rank's Save ends here.
+void Saver::report_failure(std::uint64_t step, const Error& error) {
+    if (place_.rank == 0 && committer_ == nullptr) {  // not even the folder is there
+        complain(fmt::format("the checkpoint of step {} was not saved: {}", step, error.message));
+        return tell_all({step, false, error.message});
+    }
+    std::string payload(1, static_cast<char>(Mail::Failed));
+    payload += error.message.substr(0, 4096);
+    if (auto sent = mail(0, step, std::move(payload)); !sent) conclude(step, error);
+}
+
+Result<void> Saver::mail(std::uint32_t to_rank, std::uint64_t step, std::string payload) {
+    if (to_rank != place_.rank) return send_({WorkerKind::Relay, to_rank, step, place_.attempt, payload});
+    deliver(place_.rank, step, place_.attempt, payload);
+    return {};
+}
+
+void Saver::receive(const WorkerHeader& header, std::string_view payload) {
+    if (header.attempt != place_.attempt) return;
+    if (header.kind == static_cast<std::uint16_t>(WorkerKind::Relay)) {
+        deliver(header.rank, header.step, header.attempt, payload);
+        return;
+    }
+    if (header.kind != static_cast<std::uint16_t>(WorkerKind::CommitResult) || payload.size() < 5) return;
+    checkpoint::CommitReply reply;
+    reply.step = header.step;
+    reply.accepted = payload[0] != 0;
+    std::uint32_t count = 0;
+    std::memcpy(&count, payload.data() + 1, 4);
+    payload.remove_prefix(5);
+    if (count > payload.size() / 12) return;
+    for (std::uint32_t i = 0; i < count; ++i) {
+        checkpoint::CheckpointId id;
+        std::memcpy(&id.step, payload.data(), 8);
+        std::memcpy(&id.attempt, payload.data() + 8, 4);
+        payload.remove_prefix(12);
+        reply.keep.push_back(id);
+    }
+    reply.reason = payload;
+    const std::lock_guard lock(mutex_);
+    if (committer_ != nullptr && !is_stopping_) committer_->post(std::move(reply));
+}
+
+void Saver::deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t attempt, std::string_view payload) {
+    if (payload.empty()) return;
+    const auto kind = static_cast<Mail>(payload[0]);
+    payload.remove_prefix(1);
+    if (kind == Mail::Durable || kind == Mail::Failed) {
+        checkpoint::ShardDurable durable{from_rank, attempt, step, {}};
+        if (kind == Mail::Durable && payload.size() != durable.part.size()) return;
+        if (kind == Mail::Durable) std::memcpy(durable.part.data(), payload.data(), durable.part.size());
+        checkpoint::CommitterEvent event = durable;
+        if (kind == Mail::Failed) event = checkpoint::ShardFailed{from_rank, attempt, step, std::string(payload)};
+        const std::lock_guard lock(mutex_);
+        if (is_stopping_ || place_.rank != 0) return;
+        if (committer_ != nullptr) {
+            committer_->post(std::move(event));
+        } else if (waiting_.size() < kMostWaiting) {
+            waiting_.push_back({step, std::move(event)});  // rank 0 has not come to its first save yet
+        }
+    } else if (from_rank == 0 && kind == Mail::Committed) {
+        conclude(step, std::nullopt);
+    } else if (from_rank == 0 && kind == Mail::NotCommitted) {
+        conclude(step, Error{Code::Refused, std::string(payload)});
+    }
+}
+
+void Saver::conclude(std::uint64_t step, std::optional<Error> error) {
+    StatePointer state;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto known = open_.find(step); known != open_.end()) {
+            state = known->second;
+            open_.erase(known);
+        } else if (!is_stopping_ && error) {
+            early_[step] = error;
+        }
+    }
+    if (state != nullptr) state->finish(std::move(error));
+    changed_.notify_all();
+}
+
+void Saver::tell_all(const checkpoint::Tell& outcome) {
+    std::string payload(1, static_cast<char>(outcome.committed ? Mail::Committed : Mail::NotCommitted));
+    payload += outcome.reason.substr(0, 4096);
+    for (std::uint32_t rank = 1; rank < place_.size; ++rank) (void)mail(rank, outcome.step, payload);
+    std::optional<Error> error;
+    if (!outcome.committed) error = Error{Code::Refused, outcome.reason};
+    conclude(outcome.step, std::move(error));
+}
+
+Result<void> Saver::drain(TimePoint limit) {
+    {
+        std::unique_lock lock(mutex_);
+        if (!changed_.wait_until(lock, limit, [&] { return open_.empty() && !job_; })) {
+            return Error{Code::Deadline, fmt::format("the checkpoint of step {} has no answer yet", open_.empty() ? job_->step : open_.begin()->first)};
+        }
+    }
+    if (committer_ != nullptr && !committer_->wait_idle(limit)) return Error{Code::Deadline, "the committer has not finished yet"};
+    return {};
+}
+
+}  // namespace gangline
