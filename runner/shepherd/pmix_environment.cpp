@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <pmix_version.h>
 #include <unistd.h>
@@ -33,6 +34,13 @@ bool has_fast_fabric() {
     while (const dirent* entry = ::readdir(folder)) found = found || entry->d_name[0] != '.';
     ::closedir(folder);
     return found;
+}
+
+using Interfaces = std::unique_ptr<ifaddrs, void (*)(ifaddrs*)>;
+Interfaces list_interfaces() {
+    ifaddrs* first = nullptr;
+    if (::getifaddrs(&first) != 0) first = nullptr;
+    return {first, ::freeifaddrs};
 }
 
 bool has_address(const ifaddrs& entry, const std::string& address) {
@@ -96,14 +104,20 @@ std::vector<std::string> mpi_environment(const std::vector<std::string>& base, c
 
 std::string interface_of(const std::string& address) {
     if (address.empty()) return {};
-    ifaddrs* first = nullptr;
-    if (::getifaddrs(&first) != 0) return {};
-    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
-    for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    const Interfaces interfaces = list_interfaces();
+    for (const ifaddrs* entry = interfaces.get(); entry != nullptr; entry = entry->ifa_next) {
         if (has_address(*entry, address)) return entry->ifa_name;
     }
     // The whole of 127/8 answers on the loopback interface, which carries one address of it.
     return address.substr(0, 4) == "127." && address != "127.0.0.1" ? interface_of("127.0.0.1") : std::string();
+}
+
+bool is_loopback_up() {
+    const Interfaces interfaces = list_interfaces();
+    for (const ifaddrs* entry = interfaces.get(); entry != nullptr; entry = entry->ifa_next) {
+        if ((entry->ifa_flags & IFF_LOOPBACK) != 0 && (entry->ifa_flags & IFF_UP) != 0) return true;
+    }
+    return false;
 }
 
 }  // namespace gangline::runner

@@ -25,4 +25,7 @@ std::vector<std::string> mpi_environment(const std::vector<std::string>& base, c
 // The name of the interface that has `address`; empty when none has (Open MPI then chooses by itself).
 std::string interface_of(const std::string& address);
 
+// Ranks reach their server over the loopback interface; while it is down MPI_Init hangs without a word.
+bool is_loopback_up();
+
 }  // namespace gangline::runner

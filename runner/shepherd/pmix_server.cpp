@@ -484,6 +484,9 @@ Result<std::unique_ptr<PmixServer>> PmixServer::start(const PmixOptions& options
         return Error{Code::InvalidArgument,
                      fmt::format("'{}' cannot be the PMIx server's node name: it must not be empty nor contain , or ;", options.node)};
     }
+    if (!is_loopback_up()) {
+        return Error{Code::Unavailable, "the loopback interface is down, and MPI ranks reach their server over it: ip link set lo up"};
+    }
     if (was_started.exchange(true)) return Error{Code::Refused, "this process has had its PMIx server already"};
     clean_own_environment();
     ::setenv("PMIX_MCA_gds", "hash", 1);  // The shared-memory store can dead-lock when ranks are killed.

@@ -66,7 +66,7 @@ class PmixServer {
   public:
     // Takes 8 to 30 ms, mostly the discovery of the topology. Removes PMIX_*, OMPI_*, PRTE_*, SLURM_* and FLUX_* from this
     // process's environment, sets PMIX_MCA_gds=hash and ignores SIGPIPE.
-    // Errors: InvalidArgument (folder, node); Refused (a second server); Internal with libpmix's reason.
+    // Errors: InvalidArgument (folder, node); Refused (a second server); Unavailable (no loopback); Internal with libpmix's reason.
     static Result<std::unique_ptr<PmixServer>> start(const PmixOptions& options, PmixEvents events);
     virtual ~PmixServer() = default;
 
