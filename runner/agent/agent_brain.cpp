@@ -1,0 +1,580 @@
+#include "runner/agent/agent_brain.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace gangline::runner {
+namespace {
+
+constexpr std::uint64_t kOurRevision = 1u << 20;  // what the agent itself says of a dead shepherd outdoes all that it said
+constexpr Duration kSpareMemory = seconds(10);
+constexpr Duration kAbandonLimit = seconds(8);
+
+// What is worth telling at once: everything but progress and process states.
+std::string digest_of(const proto::AttemptReport& report) {
+    std::string digest = fmt::format("{}|{}|{}|{}|{}|{}", static_cast<int>(report.phase()), report.failure(), report.gang_key(),
+                                     report.gang_endpoint(), report.script_ended(), report.master_port());
+    for (const auto& rank : report.ranks()) {
+        digest += fmt::format("|{}.{}:{}:{}:{}:{}", rank.step_id(), rank.rank(), rank.pid(), static_cast<int>(rank.state()), rank.exit_code(), rank.signal());
+    }
+    for (const auto& fault : report.faults()) digest += "|" + fault;
+    return digest;
+}
+
+std::string spool_name(const proto::AttemptId& id) { return fmt::format("{}-{}", id.job(), id.attempt()); }
+
+}  // namespace
+
+AgentBrain::AgentBrain(AgentOptions options) : options_(std::move(options)) {}
+
+std::vector<AgentAction> AgentBrain::step(const AgentEvent& event, const Now& now) {
+    now_ = now;
+    actions_.clear();
+    std::visit([this](const auto& one) { handle(one); }, event);
+    first_hello();
+    return std::move(actions_);
+}
+
+std::optional<TimePoint> AgentBrain::next_deadline() const {
+    TimePoint next = next_beat_;
+    if (refill_at_) next = std::min(next, *refill_at_);
+    if (hello_by_) next = std::min(next, *hello_by_);
+    for (const auto& [key, attempt] : attempts_) {
+        if (attempt.deadline) next = std::min(next, *attempt.deadline);
+    }
+    return next;
+}
+
+void AgentBrain::tell(proto::NodeMessage message) {
+    message.set_sequence(++sequence_);
+    actions_.push_back(Tell{std::move(message)});
+}
+
+std::string AgentBrain::cgroup_of(Key key) const {
+    return options_.cgroups ? fmt::format("gangline/{}/{}/{}.{}", options_.cluster, options_.node.name(), key.job, key.attempt) : "";
+}
+
+proto::ToShepherd AgentBrain::identity(const std::string& spool) const {
+    proto::ToShepherd message;
+    auto& identity = *message.mutable_identity();
+    identity.set_node(options_.node.name());
+    identity.set_cluster(options_.cluster);
+    identity.set_spool_folder(spool);
+    identity.set_address(options_.node.address());
+    identity.set_agent_id(options_.agent_id);
+    return message;
+}
+
+AgentBrain::Attempt* AgentBrain::by_socket(const std::string& name, Key& key) {
+    for (auto& [one, attempt] : attempts_) {
+        if (attempt.note.socket_name != name) continue;
+        key = one;
+        return &attempt;
+    }
+    return nullptr;
+}
+
+AgentBrain::Spare* AgentBrain::spare_by_socket(const std::string& name) {
+    const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.socket_name == name; });
+    return found == spares_.end() ? nullptr : &*found;
+}
+
+// ---- the coordinator
+
+void AgentBrain::hello() {
+    proto::NodeMessage message;
+    auto& hello = *message.mutable_hello();
+    *hello.mutable_node() = options_.node;
+    hello.set_agent_id(options_.agent_id);
+    hello.set_coordinator_id(coordinator_id_);
+    hello.set_highest_epoch(options_.highest_epoch);
+    for (auto& [key, attempt] : attempts_) {
+        *hello.add_attempts() = attempt.report;
+        attempt.told = digest_of(attempt.report);
+    }
+    tell(std::move(message));
+}
+
+// When every shepherd that an earlier agent started has said what it is, or is known to be dead.
+void AgentBrain::first_hello() {
+    if (!hello_by_) return;
+    const bool all_known = std::all_of(attempts_.begin(), attempts_.end(), [](const auto& entry) {
+        return entry.second.state == State::Gone || entry.second.report.revision() > 0;
+    });
+    if (!all_known && now_.steady < *hello_by_) return;
+    hello_by_.reset();
+    hello();
+}
+
+void AgentBrain::beat() {
+    proto::NodeMessage message;
+    auto& beat = *message.mutable_heartbeat();
+    beat.set_coordinator_id(coordinator_id_);
+    for (const auto& [key, attempt] : attempts_) {
+        if (attempt.state == State::Live && attempt.report.ranks_size() > 0) *beat.add_progress() = attempt.report;
+    }
+    tell(std::move(message));
+}
+
+void AgentBrain::handle(const FromCoordinator& event) {
+    const proto::Order& order = event.order;
+    if (order.epoch() < options_.highest_epoch) {
+        say(fmt::format("order_refused epoch={} highest={}", order.epoch(), options_.highest_epoch));
+        return;
+    }
+    if (order.epoch() > options_.highest_epoch) {
+        options_.highest_epoch = order.epoch();
+        actions_.push_back(KeepEpoch{order.epoch()});
+    }
+    const bool is_new = order.coordinator_id() != coordinator_id_;
+    coordinator_id_ = order.coordinator_id();
+    switch (order.body_case()) {
+        case proto::Order::kWelcome:
+            if (order.welcome().heartbeat_ms() > 0) options_.heartbeat = milliseconds(order.welcome().heartbeat_ms());
+            if (!order.welcome().send_hello()) welcome_ = true;
+            else if (!hello_by_) hello();
+            return;
+        case proto::Order::kHeartbeat:
+            if (is_new && !hello_by_) hello();
+            return;
+        case proto::Order::kPrepare: return prepare(order.prepare());
+        case proto::Order::kLaunch: return launch(order.launch());
+        case proto::Order::kStop: return stop(order.stop());
+        case proto::Order::kRelease: return release(order.release());
+        case proto::Order::kCommit: {
+            const auto found = attempts_.find({order.commit().id().job(), order.commit().id().attempt()});
+            if (found == attempts_.end() || !found->second.connected) return;
+            proto::ToShepherd message;
+            *message.mutable_commit() = order.commit();
+            actions_.push_back(TellShepherd{found->second.note.socket_name, std::move(message)});
+            return;
+        }
+        case proto::Order::kLogs: {
+            const Key key{order.logs().id().job(), order.logs().id().attempt()};
+            const auto found = attempts_.find(key);
+            const bool ended = found == attempts_.end() || found->second.state == State::Gone;
+            const std::string spool = found == attempts_.end() ? spool_name(order.logs().id()) : found->second.note.spool_folder;
+            actions_.push_back(ReadLog{order.logs(), spool, ended});
+            return;
+        }
+        case proto::Order::kBye:
+            actions_.push_back(Exit{3, "the coordinator closed this line: " + order.bye().reason()});
+            return;
+        case proto::Order::BODY_NOT_SET: return;
+    }
+}
+
+// ---- prepare and launch
+
+bool AgentBrain::cards_are_free(Key key, const proto::Prepare& order) const {
+    const auto& mine = order.gang(static_cast<int>(order.node_index()));
+    const std::set<std::uint32_t> wanted(mine.cards().begin(), mine.cards().end());
+    for (const auto& [other, attempt] : attempts_) {
+        if (other == key || attempt.state == State::Gone || attempt.state == State::Waiting) continue;
+        const proto::Prepare& held = attempt.note.prepare;
+        if (held.gang_size() <= static_cast<int>(held.node_index())) continue;
+        const auto& cards = held.gang(static_cast<int>(held.node_index())).cards();
+        if (std::any_of(cards.begin(), cards.end(), [&](std::uint32_t card) { return wanted.contains(card); })) return false;
+    }
+    return true;
+}
+
+void AgentBrain::prepare(const proto::Prepare& order) {
+    if (abandoned_) return;
+    const Key key{order.id().job(), order.id().attempt()};
+    if (const auto found = attempts_.find(key); found != attempts_.end()) return tell_report(found->second, true);
+    Attempt& attempt = attempts_[key];
+    attempt.note.prepare = order;
+    attempt.note.spool_folder = spool_name(order.id());
+    *attempt.report.mutable_id() = order.id();
+    attempt.report.set_node(options_.node.name());
+    attempt.report.set_phase(proto::ATTEMPT_PREPARING);
+    if (order.gang_size() <= static_cast<int>(order.node_index())) {
+        attempt.report.set_failure("the order names no place for this node");
+        return gone(key, attempt);
+    }
+    if (cards_are_free(key, order)) begin(key, attempt);
+}
+
+void AgentBrain::take_waiting() {
+    for (auto& [key, attempt] : attempts_) {
+        if (attempt.state == State::Waiting && cards_are_free(key, attempt.note.prepare)) begin(key, attempt);
+    }
+}
+
+void AgentBrain::begin(Key key, Attempt& attempt) {
+    if (take_spare(attempt)) {
+        attempt.state = State::Live;
+        actions_.push_back(KeepNote{attempt.note});
+        send_prepared_state(key, attempt);
+        return;
+    }
+    spawn_for(key, attempt);
+}
+
+bool AgentBrain::take_spare(Attempt& attempt) {
+    std::uint32_t world = 0;
+    for (const auto& place : attempt.note.prepare.gang()) world += place.rank_count();
+    if (world < 2 && attempt.note.prepare.spec().script().empty()) return false;  // needs no PMIx server
+    const auto found = std::find_if(spares_.begin(), spares_.end(), [](const Spare& spare) { return spare.connected; });
+    if (found == spares_.end()) return false;
+    attempt.note.socket_name = found->socket_name;
+    attempt.note.shepherd = found->shepherd;
+    attempt.note.spool_folder = found->spool_folder;
+    attempt.connected = true;
+    actions_.push_back(DropNote{found->spool_folder});
+    spares_.erase(found);
+    spares_taken_.push_back(now_.steady);
+    refill_at_ = now_.steady + options_.refill_delay;
+    return true;
+}
+
+void AgentBrain::spawn_for(Key key, Attempt& attempt) {
+    attempt.state = State::Spawning;
+    attempt.request = next_request_++;
+    attempt.deadline = now_.steady + options_.spawn_limit;
+    attempt.note.socket_name = fmt::format("gangline-{}-{}", options_.socket_seed, next_socket_++);
+    proto::SpawnRequest request;
+    const proto::Prepare& order = attempt.note.prepare;
+    request.set_request(attempt.request);
+    *request.mutable_id() = order.id();
+    *request.mutable_ticket() = order.ticket();
+    *request.mutable_spec() = order.spec();
+    request.set_socket_name(attempt.note.socket_name);
+    request.set_spool_folder(attempt.note.spool_folder);
+    request.set_node(options_.node.name());
+    request.set_address(options_.node.address());
+    request.set_cgroup(cgroup_of(key));
+    request.set_cards(static_cast<std::uint32_t>(options_.node.cards_size()));
+    request.set_cluster(options_.cluster);
+    actions_.push_back(Spawn{std::move(request)});
+}
+
+void AgentBrain::refill_spares() {
+    refill_at_.reset();
+    if (!options_.spares_allowed || abandoned_) return;
+    std::erase_if(spares_taken_, [&](TimePoint at) { return at + kSpareMemory < now_.steady; });
+    const std::size_t wanted = std::clamp<std::size_t>(spares_taken_.size(), 1, options_.most_spares);
+    while (spares_.size() < wanted) {
+        Spare spare;
+        spare.request = next_request_++;
+        spare.socket_name = fmt::format("gangline-{}-{}", options_.socket_seed, next_socket_++);
+        spare.spool_folder = fmt::format("spare-{}", next_spare_++);
+        proto::SpawnRequest request;
+        request.set_request(spare.request);
+        request.set_socket_name(spare.socket_name);
+        request.set_spool_folder(spare.spool_folder);
+        request.set_node(options_.node.name());
+        request.set_address(options_.node.address());
+        request.set_warm(true);
+        request.set_cards(static_cast<std::uint32_t>(options_.node.cards_size()));
+        request.set_cluster(options_.cluster);
+        actions_.push_back(Spawn{std::move(request)});
+        spares_.push_back(std::move(spare));
+    }
+}
+
+// Everything that this shepherd must have been told, again: it may have lost any of it with its connection.
+void AgentBrain::send_prepared_state(Key key, Attempt& attempt) {
+    (void)key;
+    const std::string& name = attempt.note.socket_name;
+    proto::ToShepherd message = identity(attempt.note.spool_folder);
+    actions_.push_back(TellShepherd{name, message});
+    message.Clear();
+    *message.mutable_prepare() = attempt.note.prepare;
+    actions_.push_back(TellShepherd{name, message});
+    if (attempt.launch) {
+        message.Clear();
+        *message.mutable_launch() = *attempt.launch;
+        actions_.push_back(TellShepherd{name, message});
+    }
+    if (attempt.stop) {
+        message.Clear();
+        *message.mutable_stop() = *attempt.stop;
+        actions_.push_back(TellShepherd{name, message});
+    }
+}
+
+void AgentBrain::launch(const proto::Launch& order) {
+    const auto found = attempts_.find({order.id().job(), order.id().attempt()});
+    if (found == attempts_.end()) return;  // the coordinator's next Hello from us tells it so
+    Attempt& attempt = found->second;
+    attempt.launch = order;
+    if (attempt.state == State::Gone) return tell_report(attempt, true);
+    if (!attempt.connected) return;
+    proto::ToShepherd message;
+    *message.mutable_launch() = order;
+    actions_.push_back(TellShepherd{attempt.note.socket_name, std::move(message)});
+}
+
+// ---- stop, gone, release
+
+void AgentBrain::stop(const proto::Stop& order) {
+    const Key key{order.id().job(), order.id().attempt()};
+    const auto found = attempts_.find(key);
+    if (found == attempts_.end()) {
+        Attempt unknown;
+        *unknown.report.mutable_id() = order.id();
+        unknown.report.set_node(options_.node.name());
+        unknown.report.set_phase(proto::ATTEMPT_GONE);
+        unknown.report.set_revision(kOurRevision);
+        return tell_report(unknown, true);
+    }
+    Attempt& attempt = found->second;
+    attempt.stop = order;
+    switch (attempt.state) {
+        case State::Waiting: return gone(key, attempt);
+        case State::Gone: return tell_report(attempt, true);
+        case State::Spawning:
+        case State::Reaping: return;
+        case State::Live: break;
+    }
+    attempt.deadline = now_.steady + milliseconds(order.grace_ms()) + options_.stop_slack;
+    if (!attempt.connected) return;
+    proto::ToShepherd message;
+    *message.mutable_stop() = order;
+    actions_.push_back(TellShepherd{attempt.note.socket_name, std::move(message)});
+}
+
+void AgentBrain::reap(Key key, Attempt& attempt, std::string why) {
+    attempt.state = State::Reaping;
+    attempt.connected = false;
+    attempt.deadline.reset();
+    attempt.failure = std::move(why);
+    attempt.request = next_request_++;
+    if (attempt.note.shepherd.pid != 0) actions_.push_back(KillShepherd{attempt.note.shepherd});
+    proto::ReapRequest request;
+    request.set_request(attempt.request);
+    request.mutable_id()->set_job(key.job);
+    request.mutable_id()->set_attempt(key.attempt);
+    request.set_cgroup(cgroup_of(key));
+    request.set_spool_folder(attempt.note.spool_folder);
+    request.set_cluster(options_.cluster);
+    request.set_node(options_.node.name());
+    actions_.push_back(Reap{std::move(request)});
+}
+
+void AgentBrain::gone(Key key, Attempt& attempt) {
+    (void)key;
+    attempt.state = State::Gone;
+    attempt.deadline.reset();
+    if (attempt.report.phase() != proto::ATTEMPT_GONE) {
+        attempt.report.set_phase(proto::ATTEMPT_GONE);
+        attempt.report.set_revision(attempt.report.revision() + kOurRevision);
+        if (attempt.report.failure().empty()) attempt.report.set_failure(attempt.failure);
+    }
+    tell_report(attempt, false);
+    take_waiting();
+    exit_when_empty();
+}
+
+void AgentBrain::release(const proto::Release& order) {
+    const auto found = attempts_.find({order.id().job(), order.id().attempt()});
+    if (found == attempts_.end() || found->second.state != State::Gone) return;
+    Attempt& attempt = found->second;
+    if (attempt.connected) {
+        proto::ToShepherd message;
+        *message.mutable_release() = order;
+        actions_.push_back(TellShepherd{attempt.note.socket_name, std::move(message)});
+    }
+    actions_.push_back(DropNote{attempt.note.spool_folder});
+    ended_spools_.push_back(attempt.note.spool_folder);
+    attempts_.erase(found);
+    if (ended_spools_.size() > options_.keep_spools) {
+        actions_.push_back(RemoveSpool{ended_spools_.front()});
+        ended_spools_.erase(ended_spools_.begin());
+    }
+}
+
+void AgentBrain::tell_report(Attempt& attempt, bool always) {
+    const std::string digest = digest_of(attempt.report);
+    if (!always && digest == attempt.told) return;
+    attempt.told = digest;
+    proto::NodeMessage message;
+    *message.mutable_report() = attempt.report;
+    tell(std::move(message));
+}
+
+// ---- shepherds and execd
+
+void AgentBrain::handle(const FromShepherdEvent& event) {
+    Key key;
+    Attempt* attempt = by_socket(event.socket_name, key);
+    if (attempt == nullptr) return;
+    proto::NodeMessage message;
+    switch (event.message.body_case()) {
+        case proto::FromShepherd::kReport: {
+            const proto::AttemptReport& report = event.message.report();
+            if (Key{report.id().job(), report.id().attempt()} != key || attempt->state != State::Live) return;
+            attempt->report = report;
+            attempt->report.set_node(options_.node.name());
+            if (report.phase() == proto::ATTEMPT_GONE) return gone(key, *attempt);
+            return tell_report(*attempt, false);
+        }
+        case proto::FromShepherd::kCommit: *message.mutable_commit() = event.message.commit(); break;
+        case proto::FromShepherd::kDamaged: *message.mutable_damaged() = event.message.damaged(); break;
+        case proto::FromShepherd::kFault: *message.mutable_fault() = event.message.fault(); break;
+        case proto::FromShepherd::kPong:
+        case proto::FromShepherd::kReady:
+        case proto::FromShepherd::BODY_NOT_SET: return;
+    }
+    tell(std::move(message));
+}
+
+void AgentBrain::handle(const ShepherdUp& event) {
+    Key key;
+    if (Attempt* attempt = by_socket(event.socket_name, key)) {
+        attempt->connected = true;
+        attempt->deadline.reset();
+        if (attempt->stop) attempt->deadline = now_.steady + milliseconds(attempt->stop->grace_ms()) + options_.stop_slack;
+        attempt->state = State::Live;
+        return send_prepared_state(key, *attempt);
+    }
+    if (Spare* spare = spare_by_socket(event.socket_name)) {
+        spare->connected = true;
+        actions_.push_back(TellShepherd{spare->socket_name, identity(spare->spool_folder)});
+    }
+}
+
+void AgentBrain::handle(const ShepherdDown& event) {
+    Key key;
+    if (Attempt* attempt = by_socket(event.socket_name, key)) {
+        attempt->connected = false;
+        if (attempt->state == State::Live || attempt->state == State::Spawning) reap(key, *attempt, "the shepherd of this attempt died");
+        return;
+    }
+    const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.socket_name == event.socket_name; });
+    if (found == spares_.end()) return;
+    actions_.push_back(DropNote{found->spool_folder});
+    actions_.push_back(RemoveSpool{found->spool_folder});
+    spares_.erase(found);
+    refill_at_ = now_.steady + seconds(5);  // a spare that dies at once must not be made again in a circle
+}
+
+void AgentBrain::handle(const Spawned& event) {
+    for (auto& [key, attempt] : attempts_) {
+        if (attempt.state != State::Spawning || attempt.request != event.reply.request()) continue;
+        if (!event.reply.error().empty()) {
+            attempt.failure = event.reply.error();
+            return gone(key, attempt);
+        }
+        attempt.note.shepherd = {event.reply.pid(), event.reply.start_ticks()};
+        actions_.push_back(KeepNote{attempt.note});
+        actions_.push_back(Connect{attempt.note.socket_name, attempt.note.shepherd});
+        return;
+    }
+    const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.request == event.reply.request(); });
+    if (found == spares_.end()) return;
+    if (!event.reply.error().empty()) {
+        say(fmt::format("spare_failed reason=\"{}\"", event.reply.error()));
+        spares_.erase(found);
+        refill_at_ = now_.steady + seconds(5);
+        return;
+    }
+    found->request = 0;
+    found->shepherd = {event.reply.pid(), event.reply.start_ticks()};
+    AttemptNote note;
+    note.socket_name = found->socket_name;
+    note.spool_folder = found->spool_folder;
+    note.shepherd = found->shepherd;
+    actions_.push_back(KeepNote{note});
+    actions_.push_back(Connect{found->socket_name, found->shepherd});
+}
+
+void AgentBrain::handle(const Reaped& event) {
+    for (auto& [key, attempt] : attempts_) {
+        if (attempt.state != State::Reaping || attempt.request != event.reply.request()) continue;
+        if (event.reply.still_there() > 0) {
+            // Not proved empty: the cards stay held, and it is tried again with the next beat.
+            say(fmt::format("not_empty job={} attempt={} processes={}", key.job, key.attempt, event.reply.still_there()));
+            attempt.request = 0;
+            attempt.deadline = now_.steady + seconds(1);
+            return;
+        }
+        return gone(key, attempt);
+    }
+}
+
+void AgentBrain::handle(const Started& event) {
+    for (const AttemptNote& note : event.notes) {
+        const Key key{note.prepare.id().job(), note.prepare.id().attempt()};
+        if (key.job == 0) {  // a spare of an earlier agent: nobody knows how warm it is
+            actions_.push_back(KillShepherd{note.shepherd});
+            actions_.push_back(DropNote{note.spool_folder});
+            actions_.push_back(RemoveSpool{note.spool_folder});
+            continue;
+        }
+        Attempt& attempt = attempts_[key];
+        attempt.note = note;
+        *attempt.report.mutable_id() = note.prepare.id();
+        attempt.report.set_node(options_.node.name());
+        attempt.report.set_phase(proto::ATTEMPT_PREPARING);
+        attempt.state = State::Spawning;  // until it answers
+        attempt.deadline = now_.steady + options_.spawn_limit;
+        actions_.push_back(Connect{note.socket_name, note.shepherd});
+    }
+    next_beat_ = now_.steady + options_.heartbeat;
+    refill_spares();
+    hello_by_ = now_.steady + seconds(1);
+}
+
+void AgentBrain::exit_when_empty() {
+    if (!abandoned_) return;
+    const bool empty = std::all_of(attempts_.begin(), attempts_.end(), [](const auto& entry) { return entry.second.state == State::Gone; });
+    if (empty) actions_.push_back(Exit{0, "everything here has ended"});
+}
+
+void AgentBrain::handle(const Abandon&) {
+    abandoned_ = true;
+    handle(Leave{});
+    for (auto& [key, attempt] : attempts_) {
+        if (attempt.state == State::Gone) continue;
+        proto::Stop order;
+        *order.mutable_id() = attempt.note.prepare.id();
+        order.set_reason("the agent was told to end everything");
+        stop(order);
+    }
+    refill_at_ = now_.steady + kAbandonLimit;
+    exit_when_empty();
+}
+
+void AgentBrain::handle(const Leave&) {
+    for (const Spare& spare : spares_) {
+        proto::ToShepherd quit;
+        quit.mutable_quit();
+        if (spare.connected) actions_.push_back(TellShepherd{spare.socket_name, quit});
+        else if (spare.shepherd.pid != 0) actions_.push_back(KillShepherd{spare.shepherd});
+        actions_.push_back(DropNote{spare.spool_folder});
+        actions_.push_back(RemoveSpool{spare.spool_folder});
+    }
+    spares_.clear();
+    options_.spares_allowed = false;
+}
+
+void AgentBrain::handle(const AgentTick&) {
+    if (refill_at_ && *refill_at_ <= now_.steady) {
+        if (abandoned_) actions_.push_back(Exit{1, "some processes could not be ended in time"});
+        refill_spares();
+    }
+    std::vector<Key> late;
+    for (const auto& [key, attempt] : attempts_) {
+        if (attempt.deadline && *attempt.deadline <= now_.steady) late.push_back(key);
+    }
+    for (const Key key : late) {
+        Attempt& attempt = attempts_.at(key);
+        const bool starting = attempt.state == State::Spawning;
+        const std::string earlier = attempt.failure;
+        reap(key, attempt, starting ? "its shepherd did not start in time" : earlier.empty() ? "its shepherd did not end it in time" : earlier);
+    }
+    if (next_beat_ > now_.steady) return;
+    next_beat_ = now_.steady + options_.heartbeat;
+    if (!hello_by_) beat();
+    proto::ToShepherd ping;
+    ping.mutable_ping();
+    for (const auto& [key, attempt] : attempts_) {
+        if (attempt.connected) actions_.push_back(TellShepherd{attempt.note.socket_name, ping});
+    }
+}
+
+}  // namespace gangline::runner
