@@ -1,0 +1,156 @@
+// A trainer whose weights are integers, so that runs compare bit by bit whatever the order of a reduction: each step sums a
+// contribution of every rank (MPI_Allreduce; nothing with --no-mpi) and mixes it into the weights.
+//
+//   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi]
+//
+// With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
+
+#include <mpi.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runner/worker/gangline.h"
+
+namespace {
+
+struct Options {
+    std::uint64_t steps = 200;
+    std::uint64_t step_ms = 20;
+    std::uint64_t every = 10;
+    std::uint64_t payload_mib = 0;
+    std::string starts;
+    bool use_mpi = true;
+};
+
+Options options_of(int argc, char** argv) {
+    Options options;
+    for (int i = 1; i < argc; ++i) {
+        const std::string name = argv[i];
+        if (name == "--no-mpi") {
+            options.use_mpi = false;
+            continue;
+        }
+        if (i + 1 == argc) std::exit(2);
+        const char* const value = argv[++i];
+        if (name == "--steps") options.steps = std::strtoull(value, nullptr, 10);
+        else if (name == "--step-ms") options.step_ms = std::strtoull(value, nullptr, 10);
+        else if (name == "--every") options.every = std::strtoull(value, nullptr, 10);
+        else if (name == "--payload-mib") options.payload_mib = std::strtoull(value, nullptr, 10);
+        else if (name == "--starts") options.starts = value;
+        else std::exit(2);
+    }
+    return options;
+}
+
+std::uint64_t mix(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15U;
+    x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ (x >> 27U)) * 0x94d049bb133111ebU;
+    return x ^ (x >> 31U);
+}
+
+struct Model {
+    std::vector<std::uint64_t> weights = std::vector<std::uint64_t>(1024);  // the same on every rank
+    std::vector<std::uint64_t> moments = std::vector<std::uint64_t>(256);   // this rank's own
+    std::vector<std::uint64_t> payload;                                     // weight to carry, this rank's own
+
+    void step(std::uint64_t step, int rank, bool use_mpi) {
+        std::vector<std::uint64_t> gradient(weights.size());
+        const auto seed = mix(step) ^ mix(static_cast<std::uint64_t>(rank) + 77);
+        for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = mix(weights[i] ^ seed);
+        if (use_mpi) MPI_Allreduce(MPI_IN_PLACE, gradient.data(), static_cast<int>(gradient.size()), MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+        for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = mix(weights[i] + gradient[i]);
+        for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = mix(moments[i] + weights[i] + static_cast<std::uint64_t>(rank));
+        for (std::size_t i = 0; i < payload.size(); i += 512) payload[i] = mix(payload[i] + weights[i % weights.size()]);
+    }
+
+    std::uint64_t digest() const {
+        std::uint64_t sum = 14695981039346656037U;
+        for (const auto* part : {&weights, &moments, &payload}) {
+            for (const std::uint64_t value : *part) sum = mix(sum ^ value);
+        }
+        return sum;
+    }
+};
+
+template <class T>
+void insist(const gangline::Result<T>& result) {
+    if (result) return;
+    std::fprintf(stderr, "steady: %s\n", result.error().message.c_str());
+    std::exit(70);
+}
+
+void note_start(const Options& options, const gangline::Gang& gang, std::uint64_t first) {
+    std::printf("start attempt %u rank %d of %d from %llu\n", gang.attempt(), gang.rank(), gang.size(), static_cast<unsigned long long>(first));
+    std::fflush(stdout);
+    if (options.starts.empty()) return;
+    char line[128];
+    const int size = std::snprintf(line, sizeof line, "%u %d %d %llu\n", gang.attempt(), gang.rank(), static_cast<int>(::getpid()),
+                                   static_cast<unsigned long long>(first));
+    const int file = ::open(options.starts.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (file < 0 || ::write(file, line, static_cast<std::size_t>(size)) != size) std::exit(71);
+    ::close(file);
+}
+
+// Ranks hear of a stop at different times, and must leave after the same step.
+bool all_stop(bool stop, bool use_mpi) {
+    int wanted = stop ? 1 : 0;
+    if (use_mpi) MPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    return wanted != 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const Options options = options_of(argc, argv);
+    if (options.use_mpi) MPI_Init(&argc, &argv);
+    auto joined = gangline::Gang::join();
+    insist(joined);
+    gangline::Gang& gang = *joined;
+    if (options.use_mpi) {
+        int size = 0;
+        MPI_Comm_size(MPI_COMM_WORLD, &size);
+        if (size != gang.size()) {
+            std::fprintf(stderr, "steady: MPI has %d ranks, the gang %d\n", size, gang.size());
+            return 72;
+        }
+    }
+    gang.total_steps(options.steps);
+
+    Model model;
+    model.payload.resize(options.payload_mib << 17U);
+    const auto rank = static_cast<std::uint64_t>(gang.rank());
+    const auto size = static_cast<std::uint64_t>(gang.size());
+    insist(gang.track("weights", model.weights.data(), {model.weights.size()}));
+    insist(gang.track_slice("moments", model.moments.data(), {model.moments.size() * size}, {model.moments.size() * rank}, {model.moments.size()}));
+    if (!model.payload.empty()) {
+        insist(gang.track_slice("payload", model.payload.data(), {model.payload.size() * size}, {model.payload.size() * rank}, {model.payload.size()}));
+    }
+    const auto restored = gang.restore();
+    insist(restored);
+    const std::uint64_t first = restored->value_or(0);
+    note_start(options, gang, first);
+
+    for (std::uint64_t step = first; step < options.steps;) {
+        if (all_stop(gang.should_stop(), options.use_mpi)) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(options.step_ms));
+        model.step(step, gang.rank(), options.use_mpi);
+        gang.progress(++step, {.samples = 1, .flops = 1e6, .loss = 1.0 / static_cast<double>(step)});
+        if (options.every != 0 && step % options.every == 0) gang.save(step);
+    }
+    insist(gang.finish());
+    std::printf("weights %d %016llx\n", gang.rank(), static_cast<unsigned long long>(model.digest()));
+    std::fflush(stdout);
+    if (options.use_mpi) MPI_Finalize();
+    return 0;
+}
