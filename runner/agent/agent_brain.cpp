@@ -380,6 +380,14 @@ void AgentBrain::release(const proto::Release& order) {
     }
     actions_.push_back(DropNote{attempt.note.spool_folder});
     ended_spools_.push_back(attempt.note.spool_folder);
+    if (options_.node.multi_user()) {  // only execd may remove what it made for the user
+        proto::ReapRequest request;
+        *request.mutable_id() = order.id();
+        request.set_cgroup(cgroup_of(found->first));
+        request.set_cluster(options_.cluster);
+        request.set_node(options_.node.name());
+        actions_.push_back(Reap{std::move(request)});
+    }
     attempts_.erase(found);
     if (ended_spools_.size() > options_.keep_spools) {
         actions_.push_back(RemoveSpool{ended_spools_.front()});

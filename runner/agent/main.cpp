@@ -156,6 +156,7 @@ int agent_main(int argc, char** argv) {
     brain.most_spares = std::max(1u, o.spares);
     brain.cgroups = o.node.cgroups;
     auto code = run_agent(options);
+    remove_empty_cgroups(o.cluster, o.node.name);
     if (!code) return complain(1, code.error().message);
     return *code;
 }

@@ -88,4 +88,12 @@ bool can_make_cgroups(const std::string& cluster, const std::string& node) {
     return make_folders(folder).ok() && ::access((folder + "/cgroup.kill").c_str(), W_OK) == 0;
 }
 
+void remove_empty_cgroups(const std::string& cluster, const std::string& node) {
+    const char* base = cgroup_base();
+    if (base == nullptr) return;
+    for (const std::string& folder : {fmt::format("{}/gangline/{}/{}", base, cluster, node), fmt::format("{}/gangline/{}", base, cluster), fmt::format("{}/gangline", base)}) {
+        if (::rmdir(folder.c_str()) != 0) return;
+    }
+}
+
 }  // namespace gangline::runner

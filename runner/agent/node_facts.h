@@ -26,5 +26,7 @@ Result<void> keep_topology(const std::string& path);
 
 // Can an attempt be given a cgroup v2 group of its own here? Tries it.
 bool can_make_cgroups(const std::string& cluster, const std::string& node);
+// The node's own folders there, where nothing is below them any more.
+void remove_empty_cgroups(const std::string& cluster, const std::string& node);
 
 }  // namespace gangline::runner

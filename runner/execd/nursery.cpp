@@ -145,9 +145,11 @@ void Nursery::child(const proto::SpawnRequest& request, const Identity& identity
         (void)!::write(report, words.data(), words.size());
         ::_exit(1);
     };
+    // As our own user the shepherd makes the group itself; a user needs one that is handed to him, with himself inside.
     std::string cgroup;
-    if (!request.cgroup().empty()) {
-        if (auto made = enter_new_cgroup(request.cgroup(), identity.uid, identity.gid); made.ok()) cgroup = *made;
+    if (!request.cgroup().empty() && !cgroup_root().empty()) {
+        cgroup = cgroup_root() + "/" + request.cgroup();
+        if (identity.change && !enter_new_cgroup(request.cgroup(), identity.uid, identity.gid)) cgroup.clear();
     }
     // What stays open: 0-2, the socket and the report, moved to 3 and 4.
     const int listen_fd = ::fcntl(socket.get(), F_DUPFD_CLOEXEC, 64);
@@ -186,6 +188,7 @@ void Nursery::child(const proto::SpawnRequest& request, const Identity& identity
     start.attempt = request.id().attempt();
     start.warm = request.warm();
     start.cgroup = cgroup;
+    start.cards = request.cards();
     start.agent_uid = options_.agent_uid;
     ::_exit(shepherd_serve(start));
 }

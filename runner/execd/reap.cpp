@@ -106,7 +106,7 @@ Result<std::string> enter_new_cgroup(const std::string& name, uid_t uid, gid_t g
     }
     const Fd procs(::open((folder + "/shepherd/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
     if (!procs || ::write(procs.get(), "0", 1) != 1) return errno_error("cannot enter the cgroup " + folder);
-    return folder + "/ranks";
+    return folder;
 }
 
 }  // namespace gangline::runner

@@ -27,7 +27,7 @@ void remove_leftovers(const ReapScope& scope, const std::string& shm_name);
 // Root of the cgroup v2 hierarchy, also where it is the `unified` folder of a hybrid one; empty: none.
 std::string cgroup_root();
 // Makes <root>/<name>/{shepherd,ranks} and hands them to the user, who may then move his own processes between them; enters
-// `shepherd`. Returns the folder of `ranks`. Errors: Unavailable (no cgroup v2 here), Internal.
+// `shepherd`. Returns <root>/<name>. Errors: Unavailable (no cgroup v2 here), Internal.
 Result<std::string> enter_new_cgroup(const std::string& name, uid_t uid, gid_t gid);
 
 }  // namespace gangline::runner

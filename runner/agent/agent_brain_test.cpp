@@ -1,0 +1,267 @@
+#include "runner/agent/agent_brain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace gangline::runner {
+namespace {
+
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// A node under test: feeds events, keeps what came out.
+class Node {
+  public:
+    explicit Node(bool spares = false) : brain_(options(spares)) { feed(Started{}); }
+
+    static AgentOptions options(bool spares) {
+        AgentOptions options;
+        options.cluster = "c";
+        options.node.set_name("n0");
+        options.node.set_address("127.0.0.1");
+        for (std::uint32_t i = 0; i < 4; ++i) options.node.add_cards()->set_index(i);
+        options.agent_id = "agent";
+        options.socket_seed = "seed";
+        options.spares_allowed = spares;
+        return options;
+    }
+
+    void feed(const AgentEvent& event) { last_ = brain_.step(event, now_); }
+    void order(proto::Order order, std::uint64_t epoch = 1) {
+        order.set_epoch(epoch);
+        order.set_coordinator_id("coordinator");
+        feed(FromCoordinator{order});
+    }
+    void pass(Duration time) {
+        now_.steady += time;
+        feed(AgentTick{});
+    }
+
+    template <class T>
+    std::vector<T> all() const {
+        std::vector<T> found;
+        for (const AgentAction& action : last_) {
+            if (const T* one = std::get_if<T>(&action)) found.push_back(*one);
+        }
+        return found;
+    }
+    std::vector<proto::AttemptReport> reports() const {
+        std::vector<proto::AttemptReport> found;
+        for (const Tell& tell : all<Tell>()) {
+            if (tell.message.has_report()) found.push_back(tell.message.report());
+        }
+        return found;
+    }
+
+    proto::Prepare prepare(std::uint64_t job, std::uint32_t attempt, std::vector<std::uint32_t> cards, std::uint32_t ranks = 2) {
+        proto::Prepare order;
+        order.mutable_id()->set_job(job);
+        order.mutable_id()->set_attempt(attempt);
+        auto& place = *order.add_gang();
+        place.set_node("n0");
+        place.set_rank_count(ranks);
+        for (const auto card : cards) place.add_cards(card);
+        return order;
+    }
+    void order_prepare(std::uint64_t job, std::uint32_t attempt, std::vector<std::uint32_t> cards, std::uint64_t epoch = 1) {
+        proto::Order one;
+        *one.mutable_prepare() = prepare(job, attempt, std::move(cards));
+        order(one, epoch);
+    }
+    void order_stop(std::uint64_t job, std::uint32_t attempt, std::uint64_t grace_ms = 0) {
+        proto::Order one;
+        one.mutable_stop()->mutable_id()->set_job(job);
+        one.mutable_stop()->mutable_id()->set_attempt(attempt);
+        one.mutable_stop()->set_grace_ms(grace_ms);
+        order(one);
+    }
+    void order_release(std::uint64_t job, std::uint32_t attempt) {
+        proto::Order one;
+        one.mutable_release()->mutable_id()->set_job(job);
+        one.mutable_release()->mutable_id()->set_attempt(attempt);
+        order(one);
+    }
+
+    // Prepare, spawn, connect; returns the socket's name.
+    std::string bring_up(std::uint64_t job, std::uint32_t attempt, std::vector<std::uint32_t> cards) {
+        order_prepare(job, attempt, std::move(cards));
+        const auto spawns = all<Spawn>();
+        EXPECT_THAT(spawns, SizeIs(1));
+        proto::SpawnReply reply;
+        reply.set_request(spawns.at(0).request.request());
+        reply.set_pid(100);
+        feed(Spawned{reply});
+        feed(ShepherdUp{spawns.at(0).request.socket_name()});
+        return spawns.at(0).request.socket_name();
+    }
+    void shepherd_says(const std::string& socket, std::uint64_t job, std::uint32_t attempt, proto::AttemptPhase phase, std::uint64_t revision) {
+        proto::FromShepherd message;
+        auto& report = *message.mutable_report();
+        report.mutable_id()->set_job(job);
+        report.mutable_id()->set_attempt(attempt);
+        report.set_phase(phase);
+        report.set_revision(revision);
+        feed(FromShepherdEvent{socket, message});
+    }
+
+    Now now_{TimePoint{} + seconds(100), 1'000'000};
+    AgentBrain brain_;
+    std::vector<AgentAction> last_;
+};
+
+TEST(AgentBrain, SaysHelloAtItsStartAndAgainToANewCoordinator) {
+    Node node;
+    ASSERT_THAT(node.all<Tell>(), SizeIs(1));
+    EXPECT_TRUE(node.all<Tell>()[0].message.has_hello());
+    proto::Order welcome;
+    welcome.mutable_welcome()->set_send_hello(true);
+    node.order(welcome);
+    ASSERT_THAT(node.all<Tell>(), SizeIs(1));
+    EXPECT_EQ(node.all<Tell>()[0].message.hello().coordinator_id(), "coordinator");
+}
+
+TEST(AgentBrain, PassesPrepareAndLaunchToTheShepherdAndItsReportsUp) {
+    Node node;
+    const std::string socket = node.bring_up(7, 1, {0, 1});
+    const auto told = node.all<TellShepherd>();
+    ASSERT_THAT(told, SizeIs(2));
+    EXPECT_TRUE(told[0].message.has_identity());
+    EXPECT_EQ(told[1].message.prepare().id().job(), 7u);
+    node.shepherd_says(socket, 7, 1, proto::ATTEMPT_PREPARED, 1);
+    ASSERT_THAT(node.reports(), SizeIs(1));
+    EXPECT_EQ(node.reports()[0].phase(), proto::ATTEMPT_PREPARED);
+    EXPECT_EQ(node.reports()[0].node(), "n0");
+    node.shepherd_says(socket, 7, 1, proto::ATTEMPT_PREPARED, 2);  // only the revision is new
+    EXPECT_THAT(node.reports(), IsEmpty());
+}
+
+TEST(AgentBrain, NeverOffersACardTwiceBeforeItsHolderIsGone) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0, 1});
+    node.order_prepare(2, 1, {1, 2});
+    EXPECT_THAT(node.all<Spawn>(), IsEmpty());
+    node.shepherd_says(socket, 1, 1, proto::ATTEMPT_GONE, 5);
+    ASSERT_THAT(node.all<Spawn>(), SizeIs(1));
+    EXPECT_EQ(node.all<Spawn>()[0].request.id().job(), 2u);
+}
+
+TEST(AgentBrain, KeepsAnOutcomeUntilItsRelease) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0});
+    node.shepherd_says(socket, 1, 1, proto::ATTEMPT_GONE, 5);
+    proto::Order welcome;
+    welcome.mutable_welcome()->set_send_hello(true);
+    node.order(welcome);
+    ASSERT_EQ(node.all<Tell>()[0].message.hello().attempts_size(), 1);
+    EXPECT_EQ(node.all<Tell>()[0].message.hello().attempts(0).phase(), proto::ATTEMPT_GONE);
+    node.order_release(1, 1);
+    EXPECT_THAT(node.all<DropNote>(), SizeIs(1));
+    node.order(welcome);
+    EXPECT_EQ(node.all<Tell>()[0].message.hello().attempts_size(), 0);
+}
+
+TEST(AgentBrain, ReapsWhatADeadShepherdLeftAndSaysGoneOnlyWhenNothingIsThere) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0});
+    node.shepherd_says(socket, 1, 1, proto::ATTEMPT_RUNNING, 3);
+    node.feed(ShepherdDown{socket});
+    ASSERT_THAT(node.all<Reap>(), SizeIs(1));
+    proto::ReapReply reply;
+    reply.set_request(node.all<Reap>()[0].request.request());
+    reply.set_still_there(2);
+    node.feed(Reaped{reply});
+    EXPECT_THAT(node.reports(), IsEmpty());
+    node.pass(seconds(1));
+    ASSERT_THAT(node.all<Reap>(), SizeIs(1));
+    reply.set_request(node.all<Reap>()[0].request.request());
+    reply.set_still_there(0);
+    node.feed(Reaped{reply});
+    ASSERT_THAT(node.reports(), SizeIs(1));
+    EXPECT_EQ(node.reports()[0].phase(), proto::ATTEMPT_GONE);
+    EXPECT_EQ(node.reports()[0].failure(), "the shepherd of this attempt died");
+    EXPECT_GT(node.reports()[0].revision(), 3u);
+}
+
+TEST(AgentBrain, KillsAShepherdThatDoesNotEndItsAttemptInTime) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0});
+    node.shepherd_says(socket, 1, 1, proto::ATTEMPT_RUNNING, 3);
+    node.order_stop(1, 1, 2000);
+    EXPECT_TRUE(node.all<TellShepherd>().at(0).message.has_stop());
+    node.pass(milliseconds(6900));
+    EXPECT_THAT(node.all<KillShepherd>(), IsEmpty());
+    node.pass(milliseconds(200));
+    EXPECT_THAT(node.all<KillShepherd>(), SizeIs(1));
+    EXPECT_THAT(node.all<Reap>(), SizeIs(1));
+}
+
+TEST(AgentBrain, AnswersStopOfAnUnknownAttemptWithGone) {
+    Node node;
+    node.order_stop(9, 4);
+    ASSERT_THAT(node.reports(), SizeIs(1));
+    EXPECT_EQ(node.reports()[0].phase(), proto::ATTEMPT_GONE);
+    EXPECT_EQ(node.reports()[0].id().attempt(), 4u);
+}
+
+TEST(AgentBrain, RefusesOrdersOfAnOlderCoordinator) {
+    Node node;
+    node.order_prepare(1, 1, {0}, 5);
+    ASSERT_THAT(node.all<Spawn>(), SizeIs(1));
+    ASSERT_THAT(node.all<KeepEpoch>(), SizeIs(1));
+    node.order_prepare(2, 1, {1}, 4);
+    EXPECT_THAT(node.all<Spawn>(), IsEmpty());
+}
+
+TEST(AgentBrain, TakesAWarmSpareForAGangAndRefillsItLater) {
+    Node node(true);
+    const auto spawns = node.all<Spawn>();
+    ASSERT_THAT(spawns, SizeIs(1));
+    EXPECT_TRUE(spawns[0].request.warm());
+    proto::SpawnReply reply;
+    reply.set_request(spawns[0].request.request());
+    reply.set_pid(50);
+    node.feed(Spawned{reply});
+    node.feed(ShepherdUp{spawns[0].request.socket_name()});
+    node.order_prepare(1, 1, {0, 1});
+    EXPECT_THAT(node.all<Spawn>(), IsEmpty());
+    EXPECT_THAT(node.all<TellShepherd>(), SizeIs(2));
+    node.pass(milliseconds(301));
+    EXPECT_THAT(node.all<Spawn>(), SizeIs(1));
+}
+
+TEST(AgentBrain, FindsAttemptsOfAnEarlierAgentAndWaitsForTheirWordBeforeHello) {
+    Node fresh;
+    AgentBrain brain(Node::options(false));
+    AttemptNote note;
+    note.prepare = fresh.prepare(3, 2, {0});
+    note.socket_name = "old-socket";
+    note.spool_folder = "3-2";
+    note.shepherd = {77, 5};
+    fresh.brain_ = AgentBrain(Node::options(false));
+    fresh.feed(Started{{note}});
+    ASSERT_THAT(fresh.all<Connect>(), SizeIs(1));
+    EXPECT_THAT(fresh.all<Tell>(), IsEmpty());
+    fresh.feed(ShepherdUp{"old-socket"});
+    fresh.shepherd_says("old-socket", 3, 2, proto::ATTEMPT_RUNNING, 9);
+    bool said_hello = false;
+    for (const Tell& tell : fresh.all<Tell>()) {
+        if (!tell.message.has_hello()) continue;
+        said_hello = true;
+        ASSERT_EQ(tell.message.hello().attempts_size(), 1);
+        EXPECT_EQ(tell.message.hello().attempts(0).phase(), proto::ATTEMPT_RUNNING);
+    }
+    EXPECT_TRUE(said_hello);
+}
+
+TEST(AgentBrain, ToldToEndEverythingItLeavesWhenTheLastAttemptIsGone) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0});
+    node.feed(Abandon{});
+    EXPECT_THAT(node.all<Exit>(), IsEmpty());
+    EXPECT_TRUE(node.all<TellShepherd>().at(0).message.has_stop());
+    node.shepherd_says(socket, 1, 1, proto::ATTEMPT_GONE, 8);
+    EXPECT_THAT(node.all<Exit>(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace gangline::runner
