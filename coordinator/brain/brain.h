@@ -36,6 +36,7 @@ struct BrainOptions {
     Duration stop_timeout = seconds(20);              // beyond the grace; then the node is blamed
     Duration progress_timeout = seconds(30);
     Duration grace = seconds(5);
+    Duration keep_reserved = seconds(30);             // a recovering job that fits nowhere keeps its cards so long
     std::string checkpoint_root;                      // absolute; empty: HOME/.gangline/checkpoints of the job's user
     std::uint32_t keep_checkpoints = 3;
     std::uint64_t most_queued_per_user = 100'000;     // R21

@@ -23,7 +23,6 @@ namespace gangline::coordinator {
 
 inline constexpr Duration kForkedIsJoined = seconds(1);      // programs that join nothing
 inline constexpr Duration kVerdictDelay = milliseconds(100); // an echo may overtake its cause on another node
-inline constexpr Duration kKeepReserved = seconds(30);       // a recovering job that fits nowhere keeps its cards so long
 inline constexpr Duration kReturnGrace = milliseconds(2500); // after a new coordinator: agents come back within it
 inline constexpr Duration kSendAgain = seconds(2);           // an order without its answer
 inline constexpr std::int64_t kPatienceMs = 300'000;         // a job passed over so long is passed no more

@@ -80,7 +80,7 @@ bool Brain::State::place_recovering(Job& job) {
     auto elsewhere = place(need_of(job.spec), offers_for(&job));
     if (!elsewhere) {
         const WaitKey kept{Wait::Reserved, job.id, {}};
-        if (!timers.is_set(kept)) timers.set(kept, now.steady + kKeepReserved);
+        if (!timers.is_set(kept)) timers.set(kept, now.steady + options.keep_reserved);
         return false;
     }
     std::string names;

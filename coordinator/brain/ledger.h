@@ -25,13 +25,13 @@ struct AttemptStory {
     std::uint64_t restored_step = 0;
     std::uint64_t stalled_ms = 0;  // nothing moved before the end
     std::uint64_t cards = 0;
-    proto::Progress progress;      // of the slowest rank, as last heard
+    proto::Progress progress = {}; // of the slowest rank, as last heard
 };
 
 struct JobStory {
     std::int64_t submitted_ms = 0;
     std::int64_t until_ms = 0;     // its end, or now
-    std::vector<AttemptStory> attempts;
+    std::vector<AttemptStory> attempts = {};
 };
 
 struct LedgerCause {

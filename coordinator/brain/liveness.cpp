@@ -20,8 +20,10 @@ void Brain::State::heard(const std::string& node) {
 }
 
 void Brain::State::watch_silence(const std::string& node) {
-    const TimePoint by_agent = nodes_now[node].heard + options.node_timeout;
-    timers.set({Wait::Silence, 0, node}, std::max(by_agent, office_since + options.node_timeout + kReturnGrace));
+    const NodeNow& seen = nodes_now[node];
+    const TimePoint deadline = seen.heard + options.node_timeout;
+    const TimePoint grace = office_since + options.node_timeout + kReturnGrace;  // until it has come back to us
+    timers.set({Wait::Silence, 0, node}, seen.connected ? deadline : std::max(deadline, grace));
 }
 
 // ---- hello

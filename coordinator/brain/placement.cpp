@@ -17,6 +17,7 @@ bool contains(const std::vector<std::string>& list, const std::string& word) {
 struct Room {
     std::size_t offer = 0;
     std::uint32_t most = 0;
+    std::size_t free = 0;
     bool was_here = false;
 };
 
@@ -31,7 +32,7 @@ std::vector<Room>::iterator tightest(std::vector<Room>& rooms, std::uint32_t ran
     auto best = rooms.end();
     for (auto room = rooms.begin(); room != rooms.end(); ++room) {
         if (room->most < ranks) continue;
-        if (best == rooms.end() || std::pair(!room->was_here, room->most) < std::pair(!best->was_here, best->most)) {
+        if (best == rooms.end() || std::pair(!room->was_here, room->free) < std::pair(!best->was_here, best->free)) {
             best = room;
         }
     }
@@ -197,7 +198,9 @@ std::optional<std::vector<proto::Placement>> place(const Need& need, const std::
     for (const std::uint32_t worst : penalties) {
         std::vector<Room> rooms;
         for (std::size_t i = 0; i < offers.size(); ++i) {
-            if (most[i] != 0 && offers[i].penalty <= worst) rooms.push_back({i, most[i], offers[i].was_here});
+            if (most[i] == 0 || offers[i].penalty > worst) continue;
+            const std::size_t free = need.cards_per_rank != 0 ? offers[i].cards.size() : offers[i].cpus;
+            rooms.push_back({i, most[i], free, offers[i].was_here});
         }
         if (auto shares = choose(need, rooms)) return to_gang(need, std::move(*shares), offers);
     }

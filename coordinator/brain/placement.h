@@ -26,8 +26,8 @@ struct Need {
     std::uint32_t cpus_per_rank = 0;  // one, where a rank has no card
     std::uint64_t memory_mib = 0;     // a node
     bool exclusive = false;
-    std::vector<std::string> only;
-    std::vector<std::string> exclude;
+    std::vector<std::string> only = {};
+    std::vector<std::string> exclude = {};
 
     std::uint64_t cards() const { return std::uint64_t{ranks} * cards_per_rank; }
     // Equal for needs that fit in the same places.
@@ -36,9 +36,9 @@ struct Need {
 Need need_of(const proto::JobSpec& spec);
 
 struct Offer {
-    std::string node;
-    std::string address;
-    std::vector<std::uint32_t> cards;  // free ones
+    std::string node = {};
+    std::string address = {};
+    std::vector<std::uint32_t> cards = {};  // free ones
     std::uint32_t cards_total = 0;
     std::uint32_t cpus = 0;            // free
     std::uint64_t memory_mib = 0;      // free

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <csignal>
 
 namespace gangline::simulate {
@@ -23,12 +24,15 @@ class Story {
         for (std::uint64_t i = 0; i < chapters; ++i) {
             world_.run_for(random_.between(milliseconds(20), milliseconds(1500)));
             happen();
+            look();
         }
         world_.stop_faults();
         world_.run_for(seconds(1));
         for (std::uint32_t i = 0; i < world_.options().nodes; ++i) set_drain(name(i), false);
         Outcome outcome;
-        const bool ended = world_.run_until([this] { return world_.unfinished().empty(); }, seconds(1800));
+        const TimePoint patience = world_.now() + seconds(1800);
+        bool ended = false;
+        while (!(ended = world_.unfinished().empty()) && world_.now() < patience) world_.run_for(milliseconds(200));
         outcome.wrong = world_.violations();
         if (!ended) {
             for (const std::string& line : world_.unfinished()) outcome.wrong.push_back("at the end: " + line);
@@ -36,6 +40,8 @@ class Story {
         judge(outcome);
         outcome.transcript = world_.transcript();
         outcome.reached = world_.reached();
+        for (const auto& [state, times] : seen_) outcome.reached[state] += times;
+        if (off_ != 0) outcome.wrong.push_back("a report's causes do not add up to its wall clock");
         outcome.jobs = world_.promised().size();
         return outcome;
     }
@@ -50,6 +56,8 @@ class Story {
         options.brain.prepare_timeout = seconds(5);
         options.brain.stop_timeout = seconds(5);
         options.brain.grace = seconds(1);
+        options.brain.keep_reserved = random_.chance(0.5) ? seconds(2) : seconds(30);
+        options.check_replay_every = 1 + random_.below(40);
         options.coordinator_dies = random_.chance(0.5) ? 0.004 : 0;
         options.checkpoint_rots = random_.chance(0.3) ? 0.1 : 0;
         options.echo = random_.chance(0.5) ? 0.7 : 0;
@@ -137,13 +145,31 @@ class Story {
         }
     }
 
+    // What only the read-only verbs show.
+    void look() {
+        if (!world_.coordinator_up()) return;
+        proto::Request request;
+        request.mutable_list_nodes();
+        const proto::Response nodes = world_.answer(request);
+        for (const proto::NodeView& node : nodes.nodes()) seen_[node.state()] += 1;
+        for (const std::uint64_t job : world_.promised()) {
+            request.mutable_why_job()->set_job(job);
+            world_.answer(request);
+            request.mutable_report_job()->set_job(job);
+            const proto::Response answer = world_.answer(request);
+            double sum = 0;
+            for (const proto::Cause& cause : answer.report().causes()) sum += cause.wall_s();
+            if (std::abs(sum - answer.report().wall_s()) > 1e-6 && answer.report().causes_size() != 0) ++off_;
+        }
+    }
+
     void kill_agent(const std::string& node) {
         world_.kill_agent(node);
         later(random_.between(milliseconds(50), seconds(6)), [this, node] { world_.start_agent(node); });
     }
     void kill_node(const std::string& node) {
         world_.kill_node(node);
-        later(random_.between(seconds(1), seconds(15)), [this, node] { world_.start_node(node); });
+        later(random_.between(seconds(1), random_.chance(0.15) ? seconds(90) : seconds(15)), [this, node] { world_.start_node(node); });
     }
     void later(Duration delay, std::function<void()> what) { world_.later(delay, std::move(what)); }
 
@@ -159,6 +185,8 @@ class Story {
     Random random_;
     World world_;
     std::map<std::uint64_t, Expected> expected_;
+    std::map<std::string, std::uint64_t> seen_;  // node states
+    std::uint64_t off_ = 0;
 };
 
 }  // namespace

@@ -115,7 +115,7 @@ void World::step_coordinator() {
     std::vector<Action> actions = brain_->step(events, virtual_now());
     perform(std::move(actions));
     if (!brain_) return;
-    if (options_.check_replay) check_replay();
+    if (options_.check_replay_every != 0 && ++steps_ % options_.check_replay_every == 0) check_replay();
     arm_deadline();
 }
 

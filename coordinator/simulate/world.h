@@ -45,12 +45,12 @@ struct WorldOptions {
     std::uint32_t nodes = 2;
     std::uint32_t cards = 4;
     std::uint64_t seed = 1;
-    coordinator::BrainOptions brain;
+    coordinator::BrainOptions brain = {};
     double coordinator_dies = 0;       // at each action
     double checkpoint_rots = 0;        // at each commit
     double echo = 0;                   // a rank whose peer has died exits with code 1
     Duration most_delay = milliseconds(2);
-    bool check_replay = true;          // after every step: slow for many jobs
+    std::uint64_t check_replay_every = 1;  // steps of the brain; 0 = never
     PlantedBug bug = PlantedBug::None;
 };
 
@@ -206,6 +206,7 @@ class World {
     std::vector<proto::Record> journal_;
     coordinator::Brain shadow_;                                  // the journal replayed, record by record
     std::size_t shadowed_ = 0;
+    std::uint64_t steps_ = 0;
     std::map<std::string, SimNode> nodes_;
     std::map<AttemptOf, SimGang> gangs_;
     std::set<std::pair<std::uint64_t, std::uint64_t>> rotten_;   // job, step

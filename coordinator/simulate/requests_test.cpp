@@ -1,0 +1,178 @@
+// What people ask and what they are told: refusals at submit, why, list, hold, report; and the cost of long queues.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/simulate/faults.h"
+
+namespace gangline::simulate {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+proto::Response submit(World& world, const proto::JobSpec& spec) {
+    proto::Request request;
+    *request.mutable_submit()->mutable_spec() = spec;
+    return world.ask(std::move(request));
+}
+
+std::vector<std::string> clauses(World& world, std::uint64_t job, proto::Why* out = nullptr) {
+    proto::Request request;
+    request.mutable_why_job()->set_job(job);
+    const proto::Response response = world.answer(request);
+    if (out != nullptr) *out = response.why();
+    return {response.why().clauses().begin(), response.why().clauses().end()};
+}
+
+TEST(Submit, RefusesWhatCanNeverRunWithTheClauseAndTheLargestThatFits) {
+    World world({.nodes = 2, .cards = 4});
+    const proto::Response too_many = submit(world, command(9, {"true"}));
+    EXPECT_EQ(too_many.outcome(), proto::REFUSED);
+    EXPECT_THAT(too_many.message(), HasSubstr("9 ranks of 1 card need 9 cards; 2 nodes have 8"));
+    EXPECT_THAT(too_many.message(), HasSubstr("--ranks 8"));
+    proto::JobSpec wide = command(1, {"true"});
+    wide.set_cards_given(true);
+    wide.set_cards_per_rank(5);
+    EXPECT_THAT(submit(world, wide).message(), HasSubstr("the largest node (n0) has 4"));
+    proto::JobSpec named = command(1, {"true"});
+    named.add_only_nodes("n7");
+    EXPECT_THAT(submit(world, named).message(), HasSubstr("names n7, which is unknown; known nodes: n0, n1"));
+    proto::JobSpec hungry = command(1, {"true"});
+    hungry.set_memory_mib_per_node(1 << 20);
+    EXPECT_EQ(submit(world, hungry).outcome(), proto::REFUSED);
+    EXPECT_EQ(world.promised().size(), 0u);
+}
+
+TEST(Submit, NamesWhatIsMalformed) {
+    World world(WorldOptions{});
+    proto::JobSpec both = command(1, {"true"});
+    both.set_script("#!/bin/sh\n");
+    EXPECT_EQ(submit(world, both).outcome(), proto::USAGE);
+    EXPECT_THAT(submit(world, command(0, {"true"})).message(), HasSubstr("--ranks 0"));
+    proto::JobSpec relative = command(1, {"true"});
+    relative.set_cwd("here");
+    EXPECT_THAT(submit(world, relative).message(), HasSubstr("absolute"));
+    proto::JobSpec nodes = command(2, {"true"});
+    nodes.set_nodes_min(3);
+    EXPECT_THAT(submit(world, nodes).message(), HasSubstr("at most 2"));
+}
+
+TEST(Submit, IsTakenWhenNoNodeHasReportedYet) {
+    World world({.nodes = 0});
+    EXPECT_EQ(submit(world, command(64, {"true"})).outcome(), proto::OK);
+}
+
+TEST(Submit, TheSameKeyAnswersTheFirstJob) {
+    World world(WorldOptions{});
+    proto::JobSpec spec = command(1, {"true"});
+    spec.set_idempotency_key("once");
+    const std::uint64_t first = submit(world, spec).job();
+    world.run_for(seconds(1));
+    EXPECT_EQ(submit(world, spec).job(), first);
+    spec.set_idempotency_key("twice");
+    EXPECT_NE(submit(world, spec).job(), first);
+}
+
+TEST(Submit, ATestStartsNothing) {
+    World world(WorldOptions{});
+    proto::Request request;
+    *request.mutable_submit()->mutable_spec() = command(3, {"true"});
+    request.mutable_submit()->set_test_only(true);
+    EXPECT_THAT(world.ask(request).message(), HasSubstr("would start now on n0"));
+    EXPECT_TRUE(world.promised().empty());
+}
+
+TEST(Why, CountsWhatHoldsAJobBackAndSaysWhatWouldHelp) {
+    World world({.nodes = 2, .cards = 4});
+    world.submit(command(5, {"sleep", "ms=60000"}));
+    const std::uint64_t job = world.submit(command(4, {"true"}));
+    world.run_for(milliseconds(100));
+    proto::Why why;
+    EXPECT_THAT(clauses(world, job, &why), Contains("2 nodes: 3 of 8 cards free, 4 needed"));
+    EXPECT_THAT(clauses(world, job), Contains("job 1 of alice holds 5 cards"));
+    EXPECT_THAT(why.sooner(), HasSubstr("--ranks 3 would fit now"));
+    EXPECT_EQ(why.position(), 1u);
+}
+
+TEST(Why, NamesDrainedAndLostNodes) {
+    World world({.nodes = 3, .cards = 2});
+    proto::Request drain;
+    drain.mutable_set_node()->set_node("n0");
+    drain.mutable_set_node()->set_drain(true);
+    world.ask(drain);
+    world.kill_node("n1");
+    world.run_for(seconds(4));
+    const std::uint64_t job = world.submit(command(4, {"true"}));
+    world.run_for(milliseconds(100));
+    proto::Why why;
+    EXPECT_THAT(clauses(world, job, &why), Contains("1 drained (n0)"));
+    EXPECT_THAT(clauses(world, job), Contains("1 lost (n1)"));
+    proto::JobSpec held = command(1, {"true"});
+    held.set_hold(true);
+    clauses(world, world.submit(held), &why);
+    EXPECT_THAT(why.sentence(), HasSubstr("held by alice"));
+}
+
+TEST(Queue, HigherPriorityThenAgeAndASmallJobPassesABlockedOne) {
+    World world({.nodes = 1, .cards = 4});
+    const std::uint64_t first = world.submit(command(3, {"sleep", "ms=2000"}));
+    const std::uint64_t blocked = world.submit(command(4, {"sleep", "ms=100"}));
+    proto::JobSpec urgent = command(2, {"sleep", "ms=100"});
+    urgent.set_priority(5);
+    const std::uint64_t wins = world.submit(urgent);
+    const std::uint64_t passes = world.submit(command(1, {"sleep", "ms=100"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(passes).state() == proto::COMPLETED; }, seconds(1)));
+    EXPECT_EQ(world.view(blocked).state(), proto::QUEUED);
+    EXPECT_EQ(world.view(blocked).position(), 2u);
+    EXPECT_EQ(world.view(wins).position(), 1u);
+    ASSERT_TRUE(world.run_until([&] { return world.view(blocked).state() == proto::COMPLETED; }));
+    EXPECT_EQ(world.view(first).state(), proto::COMPLETED);
+    EXPECT_LT(world.view(wins).started_unix_ms(), world.view(blocked).started_unix_ms());
+}
+
+TEST(Queue, AJobThatWasPassedOverForFiveMinutesIsPassedNoMore) {
+    World world({.nodes = 1, .cards = 4, .check_replay_every = 0});
+    world.submit(command(2, {"sleep", "ms=400000"}));
+    const std::uint64_t big = world.submit(command(4, {"sleep", "ms=100"}));
+    world.run_for(seconds(310));
+    const std::uint64_t small = world.submit(command(1, {"sleep", "ms=100"}));
+    world.run_for(seconds(10));
+    EXPECT_EQ(world.view(small).state(), proto::QUEUED);
+    EXPECT_THAT(clauses(world, small), Contains(HasSubstr("job 2 has waited too long")));
+    ASSERT_TRUE(world.run_until([&] { return world.view(small).state() == proto::COMPLETED; }));
+    EXPECT_EQ(world.view(big).state(), proto::COMPLETED);
+}
+
+TEST(Queue, AHeldJobWaitsUntilItIsLetGo) {
+    World world(WorldOptions{});
+    proto::JobSpec spec = command(1, {"true"});
+    spec.set_hold(true);
+    const std::uint64_t job = world.submit(spec);
+    world.run_for(seconds(1));
+    EXPECT_EQ(world.view(job).state(), proto::QUEUED);
+    proto::Request release;
+    release.mutable_set_hold()->set_job(job);
+    EXPECT_EQ(world.ask(release).outcome(), proto::OK);
+    EXPECT_TRUE(world.run_until([&] { return world.view(job).state() == proto::COMPLETED; }, seconds(1)));
+}
+
+TEST(Queue, TenThousandQueuedJobsAreReplayedAndListed) {
+    coordinator::Brain brain{coordinator::BrainOptions{}};
+    for (std::uint64_t id = 1; id <= 10'000; ++id) {
+        proto::Record record;
+        record.mutable_job_submitted()->set_job(id);
+        record.mutable_job_submitted()->set_user("alice");
+        *record.mutable_job_submitted()->mutable_spec() = command(4, {"true"});
+        brain.replay(record);
+    }
+    proto::Request request;
+    request.mutable_list_jobs()->set_all_users(true);
+    const proto::Response all = brain.answer({}, request, {});
+    ASSERT_EQ(all.jobs_size(), 10'000);
+    EXPECT_EQ(all.jobs(9'999).position(), 10'000u);
+    request.mutable_list_jobs()->set_limit(5);
+    EXPECT_EQ(brain.answer({}, request, {}).jobs_size(), 5);
+}
+
+}  // namespace
+}  // namespace gangline::simulate
