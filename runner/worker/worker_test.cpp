@@ -1,0 +1,503 @@
+// The worker library against a shepherd of the test's own: what it says on its line, and what it makes of the answers.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/framing.h"
+#include "base/process.h"
+#include "base/progress_page.h"
+#include "base/worker_protocol.h"
+#include "checkpoint/store.h"
+#include "runner/worker/gangline.h"
+#include "runner/worker/place.h"
+
+namespace gangline {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kLimit{20};
+
+struct Frame {
+    WorkerHeader header;
+    std::string payload;
+    WorkerKind kind() const { return static_cast<WorkerKind>(header.kind); }
+};
+
+// Relays letters between ranks and answers Commit as it is told to.
+class FakeShepherd {
+  public:
+    explicit FakeShepherd(const std::string& name) : listener_(listen_abstract(name, SOCK_SEQPACKET).value()) {
+        thread_ = std::thread([this] { run(); });
+    }
+    ~FakeShepherd() {
+        is_stopping_ = true;
+        thread_.join();
+    }
+    void send(std::uint32_t rank, WorkerKind kind, std::uint64_t step, std::uint32_t attempt, std::string_view payload) {
+        WorkerHeader header;
+        header.magic = kWorkerMagic;
+        header.version = kWorkerVersion;
+        header.kind = static_cast<std::uint16_t>(kind);
+        header.step = step;
+        header.attempt = attempt;
+        header.size = static_cast<std::uint32_t>(payload.size());
+        std::string packet(reinterpret_cast<const char*>(&header), sizeof header);
+        packet += payload;
+        const std::lock_guard lock(mutex_);
+        ASSERT_EQ(::send(by_rank_.at(rank), packet.data(), packet.size(), 0), static_cast<ssize_t>(packet.size()));
+    }
+    void answer(const Frame& commit, bool accepted, const std::string& reason) {
+        std::string payload(1, accepted ? '\1' : '\0');
+        const std::uint32_t count = accepted ? 1 : 0;
+        payload.append(reinterpret_cast<const char*>(&count), 4);
+        if (accepted) {
+            payload.append(reinterpret_cast<const char*>(&commit.header.step), 8);
+            payload.append(reinterpret_cast<const char*>(&commit.header.attempt), 4);
+        }
+        send(0, WorkerKind::CommitResult, commit.header.step, commit.header.attempt, payload + reason);
+    }
+    // The next frame of this kind that nobody has taken yet.
+    Frame wait_for(WorkerKind kind) {
+        std::unique_lock lock(mutex_);
+        Frame found;
+        const bool is_there = changed_.wait_for(lock, kLimit, [&] {
+            const auto at = std::find_if(frames_.begin(), frames_.end(), [&](const Frame& frame) { return frame.kind() == kind; });
+            if (at == frames_.end()) return false;
+            found = *at;
+            frames_.erase(at);
+            return true;
+        });
+        EXPECT_TRUE(is_there) << "no frame of kind " << static_cast<int>(kind);
+        return found;
+    }
+    std::atomic<bool> accepts{true};  // answers commits by itself
+    std::atomic<bool> answers{true};
+
+  private:
+    void run() {
+        std::vector<Fd> clients;
+        std::vector<char> buffer(sizeof(WorkerHeader) + kMostWorkerPayload);
+        while (!is_stopping_) {
+            std::vector<pollfd> wait{{listener_.get(), POLLIN, 0}};
+            for (const Fd& client : clients) wait.push_back({client.get(), POLLIN, 0});
+            if (::poll(wait.data(), wait.size(), 20) <= 0) continue;
+            for (std::size_t i = 1; i < wait.size(); ++i) {
+                if ((wait[i].revents & POLLIN) == 0) continue;
+                const ssize_t n = ::recv(wait[i].fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
+                if (n < static_cast<ssize_t>(sizeof(WorkerHeader))) continue;
+                take(wait[i].fd, std::string_view(buffer.data(), static_cast<std::size_t>(n)));
+            }
+            if (wait[0].revents != 0) clients.emplace_back(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        }
+    }
+    void take(int fd, std::string_view packet) {
+        Frame frame;
+        std::memcpy(&frame.header, packet.data(), sizeof frame.header);
+        frame.payload = packet.substr(sizeof frame.header);
+        {
+            const std::lock_guard lock(mutex_);
+            if (frame.kind() == WorkerKind::Join) by_rank_[frame.header.rank] = fd;
+            if (frame.kind() == WorkerKind::Relay) {
+                const auto to = by_rank_.find(frame.header.to_rank);
+                if (to != by_rank_.end()) (void)::send(to->second, packet.data(), packet.size(), 0);
+            }
+            frames_.push_back(frame);
+        }
+        changed_.notify_all();
+        if (frame.kind() == WorkerKind::Commit && answers) answer(frame, accepts, accepts ? "" : "not now");
+    }
+
+    Fd listener_;
+    std::atomic<bool> is_stopping_{false};
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<std::uint32_t, int> by_rank_;
+    std::vector<Frame> frames_;
+    std::thread thread_;
+};
+
+class AGang : public ::testing::Test {
+  protected:
+    AGang() : folder_((fs::temp_directory_path() / ("gangline-worker-" + random_hex(6))).string()), socket_("gangline-test-" + random_hex(8)) {
+        fs::create_directories(folder_);
+        for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "SLURM_JOB_ID"}) ::unsetenv(name);
+        set("GANGLINE_CHECKPOINT_DIR", folder_ + "/job-7");
+    }
+    ~AGang() override {
+        for (const std::string& name : names_) ::unsetenv(name.c_str());
+        fs::remove_all(folder_);
+    }
+    void set(const std::string& name, const std::string& value) {
+        ::setenv(name.c_str(), value.c_str(), 1);
+        names_.push_back(name);
+    }
+    void in_gangline(std::uint32_t rank, std::uint32_t size, std::uint32_t attempt = 3) {
+        std::ofstream(page(rank)) << std::string(kProgressBytes, '\0');
+        for (const auto& [name, value] : std::map<std::string, std::string>{{"GANGLINE_WORKER_SOCKET", socket_},
+                                                                            {"GANGLINE_JOB_ID", "7"},
+                                                                            {"GANGLINE_ATTEMPT", std::to_string(attempt)},
+                                                                            {"GANGLINE_RESTART_COUNT", "2"},
+                                                                            {"GANGLINE_PROGRESS", page(rank)},
+                                                                            {"RANK", std::to_string(rank)},
+                                                                            {"WORLD_SIZE", std::to_string(size)}}) {
+            set(name, value);
+        }
+    }
+    std::string page(std::uint32_t rank) const { return fmt::format("{}/page-{}", folder_, rank); }
+    ProgressPage* map_page(std::uint32_t rank) const {
+        const Fd fd(::open(page(rank).c_str(), O_RDWR));
+        return static_cast<ProgressPage*>(::mmap(nullptr, kProgressBytes, PROT_READ, MAP_SHARED, fd.get(), 0));
+    }
+    std::string saved(std::uint64_t step, std::uint32_t attempt) const {
+        return folder_ + "/job-7/" + checkpoint::folder_name({step, attempt});
+    }
+
+    std::string folder_;
+    std::string socket_;
+    std::vector<std::string> names_;
+};
+
+TEST_F(AGang, ShowsItsProgressOnThePage) {
+    FakeShepherd shepherd(socket_);
+    in_gangline(1, 4);
+    auto gang = Gang::join();
+    ASSERT_TRUE(gang.ok()) << gang.error().message;
+    EXPECT_EQ(shepherd.wait_for(WorkerKind::Join).header.rank, 1u);
+    EXPECT_EQ(gang->rank(), 1);
+    EXPECT_EQ(gang->size(), 4);
+    EXPECT_EQ(gang->attempt(), 3u);
+    EXPECT_EQ(gang->restarts(), 2u);
+    EXPECT_FALSE(gang->is_alone());
+    EXPECT_FALSE(gang->restore()->has_value());
+    gang->total_steps(50);
+    gang->progress(1, {.samples = 8, .flops = 100, .loss = 0.5});
+    gang->progress(2, {.samples = 8, .flops = 100, .loss = 0.25});
+    { const auto waiting = gang->data_wait(); }
+    { const auto talking = gang->communication(); }
+    ProgressPage* const shown = map_page(1);
+    EXPECT_EQ(shown->magic.load(), kProgressMagic);
+    EXPECT_EQ(shown->rank.load(), 1u);
+    EXPECT_EQ(shown->attempt.load(), 3u);
+    EXPECT_EQ(shown->step.load(), 2u);
+    EXPECT_EQ(shown->total_steps.load(), 50u);
+    EXPECT_EQ(std::bit_cast<double>(shown->samples.load()), 16.0);
+    EXPECT_EQ(std::bit_cast<double>(shown->flops.load()), 200.0);
+    EXPECT_EQ(std::bit_cast<double>(shown->loss.load()), 0.25);
+    EXPECT_GT(shown->step_ns.load(), 0u);
+    EXPECT_GT(shown->data_wait_ns.load(), 0u);
+    EXPECT_GT(shown->communication_ns.load(), 0u);
+    EXPECT_STREQ(shown->phase, "train");
+    const std::uint64_t beat = shown->beat.load();
+    {
+        const auto phase = gang->phase("eval");
+        EXPECT_STREQ(shown->phase, "eval");
+    }
+    EXPECT_STREQ(shown->phase, "train");
+    EXPECT_GT(shown->beat.load(), beat);
+    ASSERT_TRUE(gang->finish().ok());
+    EXPECT_EQ(shown->finished.load(), 1u);
+    shepherd.wait_for(WorkerKind::Finished);
+    ::munmap(shown, kProgressBytes);
+}
+
+TEST_F(AGang, SavesWhenTheCoordinatorAgreesAndFindsItsStateAgain) {
+    FakeShepherd shepherd(socket_);
+    in_gangline(0, 1);
+    std::string digest;
+    {
+        auto gang = Gang::join().value();
+        std::vector<float> weights{1, 2, 3};
+        ASSERT_TRUE(gang.track("weights", weights.data(), {3}).ok());
+        EXPECT_FALSE(gang.track("weights", weights.data(), {3}).ok());
+        const Save save = gang.save(10);
+        weights = {7, 7, 7};  // what was saved is the copy
+        ASSERT_TRUE(save.wait(kLimit).ok());
+        const Frame commit = shepherd.wait_for(WorkerKind::Commit);
+        EXPECT_EQ(commit.header.step, 10u);
+        ASSERT_EQ(commit.payload.size(), 40u);
+        digest = commit.payload.substr(0, 32);
+        EXPECT_FALSE(gang.save(10).wait(kLimit).ok());  // steps must rise
+        ASSERT_TRUE(gang.finish(kLimit).ok());
+        EXPECT_TRUE(fs::exists(saved(10, 3) + "/MANIFEST"));
+    }
+    checkpoint::Sha256 sha{};
+    std::memcpy(sha.data(), digest.data(), 32);
+    in_gangline(0, 1, 4);
+    set("GANGLINE_RESTORE_STEP", "10");
+    set("GANGLINE_RESTORE_ATTEMPT", "3");
+    set("GANGLINE_RESTORE_SHA256", checkpoint::to_hex(sha));
+    auto gang = Gang::join().value();
+    std::vector<float> weights{0, 0, 0};
+    ASSERT_TRUE(gang.track("weights", weights.data(), {3}).ok());
+    const auto restored = gang.restore();
+    ASSERT_TRUE(restored.ok()) << restored.error().message;
+    EXPECT_EQ(*restored, std::optional<std::uint64_t>(10));
+    EXPECT_EQ(weights, (std::vector<float>{1, 2, 3}));
+    ProgressPage* const shown = map_page(0);
+    EXPECT_EQ(shown->first_step.load(), 10u);
+    EXPECT_GT(shown->restore_ns.load(), 0u);
+    ::munmap(shown, kProgressBytes);
+}
+
+TEST_F(AGang, TellsTheRunnerOfADamagedCheckpointAndDoesNotStartAfresh) {
+    FakeShepherd shepherd(socket_);
+    in_gangline(0, 1);
+    set("GANGLINE_RESTORE_STEP", "10");
+    set("GANGLINE_RESTORE_ATTEMPT", "2");
+    set("GANGLINE_RESTORE_SHA256", std::string(64, 'a'));
+    auto gang = Gang::join().value();
+    Result<std::optional<std::uint64_t>> restored = std::optional<std::uint64_t>();
+    std::thread program([&] { restored = gang.restore(); });
+    const Frame damaged = shepherd.wait_for(WorkerKind::Damaged);
+    EXPECT_EQ(damaged.header.step, 10u);
+    EXPECT_EQ(damaged.header.attempt, 2u);
+    EXPECT_NE(damaged.payload.find("missing"), std::string::npos) << damaged.payload;
+    const std::uint32_t no_time = 0;
+    shepherd.send(0, WorkerKind::StopSoon, 0, 3, std::string_view(reinterpret_cast<const char*>(&no_time), 4));
+    program.join();
+    ASSERT_FALSE(restored.ok());
+    EXPECT_EQ(restored.error().code, Code::Damaged);
+}
+
+TEST_F(AGang, HearsThatItWillBeStopped) {
+    FakeShepherd shepherd(socket_);
+    in_gangline(0, 1);
+    auto gang = Gang::join().value();
+    shepherd.wait_for(WorkerKind::Join);
+    EXPECT_FALSE(gang.should_stop());
+    EXPECT_GT(gang.seconds_left(), 1e9);
+    const std::uint32_t ms = 60'000;
+    shepherd.send(0, WorkerKind::StopSoon, 0, 3, std::string_view(reinterpret_cast<const char*>(&ms), 4));
+    const auto limit = std::chrono::steady_clock::now() + kLimit;
+    while (!gang.should_stop() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    EXPECT_TRUE(gang.should_stop());
+    EXPECT_LE(gang.seconds_left(), 60.0);
+    EXPECT_GT(gang.seconds_left(), 30.0);
+}
+
+TEST_F(AGang, TellsEveryRankTheOutcomeOfASave) {
+    FakeShepherd shepherd(socket_);
+    std::vector<Gang> ranks;
+    std::vector<std::vector<double>> state(3, std::vector<double>(4));
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+        in_gangline(rank, 3);
+        ranks.push_back(Gang::join().value());
+        shepherd.wait_for(WorkerKind::Join);
+        ASSERT_TRUE(ranks.back().track_slice("slice", state[rank].data(), {12}, {rank * 4ull}, {4}).ok());
+    }
+    // Rank 0 comes last: letters that reach it before its own first save must not be lost.
+    std::vector<Save> saves;
+    for (int rank : {2, 1, 0}) saves.push_back(ranks[static_cast<std::size_t>(rank)].save(5));
+    for (const Save& save : saves) {
+        const auto outcome = save.wait(kLimit);
+        EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+    }
+    EXPECT_TRUE(fs::exists(saved(5, 3) + "/shard-00002-of-00003.h5"));
+    shepherd.accepts = false;
+    saves.clear();
+    for (Gang& gang : ranks) saves.push_back(gang.save(6));
+    for (const Save& save : saves) {
+        const auto outcome = save.wait(kLimit);
+        ASSERT_FALSE(outcome.ok());
+        EXPECT_NE(outcome.error().message.find("not now"), std::string::npos) << outcome.error().message;
+    }
+    const Frame fault = shepherd.wait_for(WorkerKind::Fault);
+    EXPECT_NE(fault.payload.find("step 6 was not saved"), std::string::npos) << fault.payload;
+    for (Gang& gang : ranks) EXPECT_TRUE(gang.finish(kLimit).ok());
+    EXPECT_FALSE(fs::exists(saved(6, 3)));
+}
+
+TEST_F(AGang, TrainsOnWhenASaveFailsAndSaysWhy) {
+    FakeShepherd shepherd(socket_);
+    set("GANGLINE_CHECKPOINT_DIR", "/proc/no-such-place");
+    std::vector<Gang> ranks;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+        in_gangline(rank, 2);
+        ranks.push_back(Gang::join().value());
+        shepherd.wait_for(WorkerKind::Join);
+    }
+    const Save first = ranks[0].save(5);
+    const Save second = ranks[1].save(5);
+    EXPECT_FALSE(first.wait(kLimit).ok());
+    EXPECT_FALSE(second.wait(kLimit).ok());
+    EXPECT_NE(shepherd.wait_for(WorkerKind::Fault).payload.find("/proc/no-such-place"), std::string::npos);
+    for (Gang& gang : ranks) EXPECT_TRUE(gang.finish(kLimit).ok());
+}
+
+TEST_F(AGang, AsksAgainWhenTheCoordinatorWasAwayAndLosesNothing) {
+    FakeShepherd shepherd(socket_);
+    shepherd.answers = false;
+    in_gangline(0, 1);
+    auto gang = Gang::join().value();
+    std::uint64_t state = 1;
+    ASSERT_TRUE(gang.track("state", &state, {}).ok());
+    const Save first = gang.save(1);
+    shepherd.wait_for(WorkerKind::Commit);
+    const Save second = gang.save(2);  // does not wait for the answer
+    const Save third = gang.save(3);
+    const auto given_way = second.wait(kLimit);
+    ASSERT_FALSE(given_way.ok());
+    EXPECT_NE(given_way.error().message.find("step 3 was ready"), std::string::npos) << given_way.error().message;
+    EXPECT_FALSE(first.is_done());
+    const Frame again = shepherd.wait_for(WorkerKind::Commit);
+    EXPECT_EQ(again.header.step, 1u);
+    shepherd.answers = true;
+    shepherd.answer(again, true, "");
+    EXPECT_TRUE(first.wait(kLimit).ok());
+    EXPECT_TRUE(third.wait(kLimit).ok());
+    ASSERT_TRUE(gang.finish(kLimit).ok());
+    EXPECT_TRUE(fs::exists(saved(3, 3)));
+}
+
+TEST_F(AGang, WithoutItsShepherdIsRefusedInWords) {
+    in_gangline(0, 1);
+    const auto gang = Gang::join();
+    ASSERT_FALSE(gang.ok());
+    EXPECT_EQ(gang.error().code, Code::Unavailable);
+    EXPECT_NE(gang.error().message.find(socket_), std::string::npos) << gang.error().message;
+    std::ofstream(page(0)) << "short";
+    FakeShepherd shepherd(socket_);
+    const auto second = Gang::join();
+    ASSERT_FALSE(second.ok());
+    EXPECT_NE(second.error().message.find("page-0"), std::string::npos) << second.error().message;
+}
+
+TEST_F(AGang, AloneKeepsThreeCheckpointsAndGoesOnFromTheNewest) {
+    std::uint64_t state = 0;
+    {
+        auto gang = Gang::join().value();
+        EXPECT_TRUE(gang.is_alone());
+        EXPECT_EQ(gang.size(), 1);
+        ASSERT_TRUE(gang.track("state", &state, {}).ok());
+        EXPECT_FALSE(gang.restore()->has_value());
+        for (std::uint64_t step = 1; step <= 6; ++step) {
+            state = step * 100;
+            ASSERT_TRUE(gang.save(step).wait(kLimit).ok());
+        }
+        ASSERT_TRUE(gang.finish(kLimit).ok());
+    }
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ + "/job-7")) names.push_back(entry.path().filename().string());
+    EXPECT_THAT(names, ::testing::UnorderedElementsAre("step-000000000004-e000000", "step-000000000005-e000000", "step-000000000006-e000000"));
+    {
+        auto gang = Gang::join().value();
+        ASSERT_TRUE(gang.track("state", &state, {}).ok());
+        const auto refused = gang.save(2).wait(kLimit);  // started afresh beside older state: nothing is overwritten or outlived
+        ASSERT_FALSE(refused.ok());
+        EXPECT_NE(refused.error().message.find("already holds a checkpoint of step 6"), std::string::npos) << refused.error().message;
+    }
+    auto gang = Gang::join().value();
+    state = 0;
+    ASSERT_TRUE(gang.track("state", &state, {}).ok());
+    EXPECT_EQ(gang.restore().value(), std::optional<std::uint64_t>(6));
+    EXPECT_EQ(state, 600u);
+    fs::resize_file(saved(6, 0) + "/MANIFEST", 20);
+    const auto damaged = gang.restore();
+    ASSERT_FALSE(damaged.ok());
+    EXPECT_EQ(damaged.error().code, Code::Damaged);
+    EXPECT_NE(damaged.error().message.find("delete"), std::string::npos) << damaged.error().message;
+}
+
+TEST_F(AGang, AloneOfSeveralRanksCommitsThroughRankZero) {
+    set("SLURM_JOB_ID", "test-" + random_hex(6));
+    set("OMPI_COMM_WORLD_SIZE", "3");
+    std::vector<pid_t> children;
+    for (std::uint32_t rank : {2u, 1u, 0u}) {
+        const pid_t child = ::fork();
+        if (child != 0) {
+            children.push_back(child);
+            continue;
+        }
+        ::setenv("OMPI_COMM_WORLD_RANK", std::to_string(rank).c_str(), 1);
+        auto gang = Gang::join();
+        if (!gang.ok()) ::_exit(1);
+        std::uint8_t own = static_cast<std::uint8_t>(rank);
+        if (!gang->track("own", &own, {}, Policy::PerRank).ok()) ::_exit(2);
+        const auto outcome = gang->save(4).wait(kLimit);
+        if (!outcome.ok()) ::_exit(3);
+        own = 99;
+        const auto step = gang->restore();
+        if (!step.ok() || *step != 4u || own != rank) ::_exit(4);
+        ::_exit(gang->finish(kLimit).ok() ? 0 : 5);
+    }
+    for (const pid_t child : children) {
+        int status = -1;
+        ASSERT_EQ(::waitpid(child, &status, 0), child);
+        EXPECT_EQ(status, 0);
+    }
+}
+
+// How long the calls of a training loop take: printed, not asserted.
+TEST_F(AGang, TakesLittleTimeForProgress) {
+    auto gang = Gang::join().value();
+    constexpr int kCalls = 1'000'000;
+    auto time = [&](const char* what, auto&& call) {
+        const auto begun = std::chrono::steady_clock::now();
+        for (int i = 0; i < kCalls; ++i) call(static_cast<std::uint64_t>(i));
+        const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begun).count() / kCalls;
+        fmt::print("{} {:.0f} ns\n", what, ns);
+    };
+    time("progress()", [&](std::uint64_t step) { gang.progress(step, {.samples = 1, .loss = 1}); });
+    time("data_wait()", [&](std::uint64_t) { const auto waiting = gang.data_wait(); });
+    time("should_stop()", [&](std::uint64_t) { (void)gang.should_stop(); });
+}
+
+Result<Place> place_of(const std::map<std::string, std::string>& variables) {
+    return read_place([&](const char* name) { return variables.contains(name) ? variables.at(name).c_str() : nullptr; }, "key");
+}
+
+TEST(APlace, IsReadFromTheRunnersVariables) {
+    const std::map<std::string, std::string> good{{"GANGLINE_WORKER_SOCKET", "s"}, {"GANGLINE_JOB_ID", "7"}, {"GANGLINE_ATTEMPT", "3"},
+                                                  {"GANGLINE_CHECKPOINT_DIR", "/c/job-7"}, {"RANK", "2"}, {"WORLD_SIZE", "4"}};
+    const auto place = place_of(good);
+    ASSERT_TRUE(place.ok()) << place.error().message;
+    EXPECT_EQ(place->rank, 2u);
+    EXPECT_EQ(place->job, 7u);
+    EXPECT_EQ(place->checkpoint_folder, "/c/job-7");
+    EXPECT_FALSE(place->restore.has_value());
+    auto shared = good;
+    shared["GANGLINE_CHECKPOINT_DIR"] = "/mine/";  // two jobs in one folder are kept apart
+    EXPECT_EQ(place_of(shared)->checkpoint_folder, "/mine/job-7");
+    for (const auto& [name, value] : std::map<std::string, std::string>{{"RANK", "4"}, {"RANK", "-1"}, {"WORLD_SIZE", "0"}, {"WORLD_SIZE", "x"},
+                                                                        {"GANGLINE_ATTEMPT", "1.5"}, {"GANGLINE_JOB_ID", ""},
+                                                                        {"GANGLINE_RESTORE_STEP", "5"}}) {
+        auto bad = good;
+        bad[name] = value;
+        const auto refused = place_of(bad);
+        ASSERT_FALSE(refused.ok()) << name;
+        EXPECT_NE(refused.error().message.find(name == "GANGLINE_RESTORE_STEP" ? "SHA256" : name), std::string::npos) << refused.error().message;
+    }
+}
+
+TEST(APlace, OutsideGanglineIsThatOfMpiOrOfTheUsualVariables) {
+    EXPECT_EQ(place_of({})->size, 1u);
+    EXPECT_EQ(place_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}})->rank, 1u);
+    const auto mpi = place_of({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PMIX_NAMESPACE", "77"}});
+    EXPECT_EQ(mpi->rank, 3u);
+    EXPECT_EQ(mpi->worker_socket, "gangline-alone-77");
+    EXPECT_EQ(mpi->checkpoint_folder, "gangline-checkpoints");
+    EXPECT_FALSE(place_of({{"RANK", "1"}}).ok());
+}
+
+}  // namespace
+}  // namespace gangline
