@@ -60,4 +60,14 @@ std::optional<std::string> refusal(const std::optional<Principal>& sender, const
     return "not allowed";
 }
 
+void redact_queue(const Principal& reader, proto::Response& response) {
+    if (reader.role >= Role::Operator) return;
+    for (proto::JobView& job : *response.mutable_jobs()) {
+        if (job.user() == reader.name) continue;
+        job.clear_faults();
+        job.clear_checkpoint_folder();
+        job.clear_spec();
+    }
+}
+
 }  // namespace gangline::coordinator

@@ -65,4 +65,7 @@ std::string_view verb_name(proto::Request::BodyCase verb);
 std::optional<std::string> refusal(const std::optional<Principal>& sender, const proto::Request& request,
                                    const std::optional<std::string>& owner);
 
+// Takes out of a queue listing what its reader may not see of other people's jobs: words of their programs, and paths.
+void redact_queue(const Principal& reader, proto::Response& response);
+
 }  // namespace gangline::coordinator

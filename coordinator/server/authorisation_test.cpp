@@ -87,6 +87,25 @@ TEST(Authorisation, ARefusalSaysWhoMay) {
     EXPECT_EQ(*refusal(principal(Who::Owner), drain, std::nullopt), "drain or resume is for operators; alice has the role of a user");
 }
 
+TEST(Authorisation, TheQueueShowsNothingOfWhatOthersProgramsSaid) {
+    proto::Response all;
+    for (const char* user : {"alice", "bob"}) {
+        proto::JobView& job = *all.add_jobs();
+        job.set_user(user);
+        job.set_name("n");
+        job.add_faults("words");
+        job.set_checkpoint_folder("/home");
+        job.mutable_spec()->add_argv("secret");
+    }
+    proto::Response seen = all;
+    redact_queue(*principal(Who::Owner), seen);
+    EXPECT_EQ(seen.jobs(0).ShortDebugString(), all.jobs(0).ShortDebugString());
+    EXPECT_EQ(seen.jobs(1).ShortDebugString(), "name: \"n\" user: \"bob\"");
+    seen = all;
+    redact_queue(*principal(Who::Operator), seen);
+    EXPECT_EQ(seen.jobs(1).faults_size(), 1);
+}
+
 TEST(Authorisation, EveryVerbHasANameAndThoseAboutAJobNameIt) {
     for (const auto& [verb, request] : all_requests()) {
         EXPECT_NE(verb_name(request.body_case()), "unknown") << verb;

@@ -202,6 +202,7 @@ void Server::answer(Read read) {
     if (read.request.has_read_logs()) return relay_logs(read);
     proto::Response response = parts_.brain.answer(Identities::name_of(read.sender), read.request, now_);
     response.set_id(read.asker.request);
+    if (read.request.has_list_jobs()) redact_queue(read.sender, response);
     if (response.has_pong()) {
         response.mutable_pong()->set_role(role_name(read.sender.role));
         response.mutable_pong()->set_pid(::getpid());
