@@ -102,7 +102,7 @@ std::optional<CheckpointId> parse_folder_name(std::string_view name) {
 
 Result<Store> Store::open(const std::string& root) {
     auto refuse = [&](const std::string& why) {
-        return Error{Code::InvalidArgument, fmt::format("checkpoint folder {}: {}; choose another with --checkpoint-folder", root, why)};
+        return Error{Code::InvalidArgument, fmt::format("checkpoint folder {}: {}; choose another with --checkpoint-dir", root, why)};
     };
     if (auto made = make_folders(root, 0700); !made) return refuse(made.error().message);
     Fd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
