@@ -1,13 +1,18 @@
 // The nursery as root: who it becomes, and what it refuses. Needs root to become anybody; skipped, loudly, otherwise.
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pwd.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -21,6 +26,23 @@ namespace gangline::runner {
 namespace {
 
 constexpr const char* kUser = "games";  // on every Debian; a number below 1000, hence min_uid 1 here
+
+// Takes one request up and waits for its reply.
+proto::ExecdReply ask(Nursery& nursery, const proto::ExecdRequest& request) {
+    nursery.begin(request);
+    const TimePoint until = now().steady + seconds(20);
+    while (now().steady < until) {
+        auto replies = nursery.settle(now().steady);
+        if (!replies.empty()) return replies.front();
+        std::vector<pollfd> list;
+        for (const int fd : nursery.waits()) list.push_back({fd, POLLIN, 0});
+        const auto next = nursery.next_deadline();
+        const auto left = next ? to_ms(*next - now().steady) + 1 : 1000;
+        ::poll(list.data(), list.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    }
+    ADD_FAILURE() << "no reply";
+    return {};
+}
 
 class NurseryOfManyUsers : public testing::Test {
   protected:
@@ -87,7 +109,7 @@ class NurseryOfManyUsers : public testing::Test {
         body.set_node("n0");
         body.set_address("127.0.0.1");
         body.set_cluster("c");
-        const proto::SpawnReply reply = nursery_->handle(request, -1).spawn();
+        const proto::SpawnReply reply = ask(*nursery_, request).spawn();
         if (reply.pid() != 0) started_.push_back(reply.pid());
         return reply;
     }
@@ -157,16 +179,25 @@ TEST_F(NurseryOfManyUsers, RefusesOtherNodesExpiryOlderCoordinatorsAndForbiddenU
     EXPECT_TRUE(spawn(late).refused());
     EXPECT_FALSE(spawn(claims(9)).refused());
     EXPECT_TRUE(spawn(claims(8)).refused()) << "an older coordinator";
-    auto root = claims(9);
-    root.set_user("root");
-    root.set_uid(0);
-    EXPECT_TRUE(spawn(root).refused());
-    auto renamed = claims(9);
-    renamed.set_uid(uid_ + 1);
-    EXPECT_TRUE(spawn(renamed).refused());
-    auto unknown = claims(9);
-    unknown.set_user("no-such-user-here");
-    EXPECT_TRUE(spawn(unknown).refused());
+}
+
+TEST_F(NurseryOfManyUsers, AsksItsOwnUserTableAndRefusesRootNobodyAndTheUnknown) {
+    const auto why_not = [&](const std::string& user, uid_t uid) {
+        auto other = claims();
+        other.set_user(user);
+        other.set_uid(uid);
+        const auto reply = spawn(other);
+        EXPECT_TRUE(reply.refused()) << user << " " << uid;
+        EXPECT_NE(::access((state_ + "/spool/3-1").c_str(), F_OK), 0) << "nothing is left of it";
+        return reply.error();
+    };
+    EXPECT_NE(why_not("root", 0).find("root may not"), std::string::npos);
+    EXPECT_NE(why_not(kUser, uid_ + 1).find("in the ticket"), std::string::npos);
+    EXPECT_NE(why_not("no-such-user-here", uid_).find("not known"), std::string::npos);
+    EXPECT_NE(why_not("nobody", 65534).find("nobody"), std::string::npos);
+    options_.min_uid = uid_ + 1;
+    nursery_ = std::make_unique<Nursery>(options_);
+    EXPECT_NE(why_not(kUser, uid_).find("--min-uid"), std::string::npos);
 }
 
 TEST_F(NurseryOfManyUsers, ANewNurseryRemembersTheHighestEpoch) {
@@ -174,6 +205,75 @@ TEST_F(NurseryOfManyUsers, ANewNurseryRemembersTheHighestEpoch) {
     nursery_ = std::make_unique<Nursery>(options_);
     ASSERT_TRUE(nursery_->prepare().ok());
     EXPECT_TRUE(spawn(claims(19)).refused());
+}
+
+TEST_F(NurseryOfManyUsers, ANewNurseryRemembersUsedTickets) {
+    const auto ticket = make_ticket(keys_.secret_key, claims());
+    ASSERT_EQ(spawn(ticket).error(), "");
+    nursery_ = std::make_unique<Nursery>(options_);
+    ASSERT_TRUE(nursery_->prepare().ok());
+    const auto again = spawn(ticket);
+    EXPECT_TRUE(again.refused());
+    EXPECT_NE(again.error().find("used before"), std::string::npos) << again.error();
+}
+
+// The agent's own words never become a path: a hostile one gains nothing by them.
+TEST_F(NurseryOfManyUsers, RefusesNamesOfOtherNodesOtherAttemptsAndOfNoAttempt) {
+    proto::ExecdRequest request;
+    auto& reap = *request.mutable_reap();
+    reap.mutable_id()->set_job(3);
+    reap.mutable_id()->set_attempt(1);
+    reap.set_cluster("c");
+    reap.set_node("../../etc");
+    EXPECT_NE(ask(*nursery_, request).reap().error(), "");
+    reap.set_node("n0");
+    reap.set_cgroup("gangline/c/n0/../../../..");
+    EXPECT_NE(ask(*nursery_, request).reap().error(), "");
+    reap.set_cgroup("gangline/c/n0/3.1");
+    EXPECT_EQ(ask(*nursery_, request).reap().error(), "");
+    reap.clear_cgroup();
+    reap.mutable_id()->Clear();
+    reap.set_remove_spool(true);
+    reap.set_spool_folder("../spool");
+    EXPECT_NE(ask(*nursery_, request).reap().error(), "");
+    reap.set_remove_spool(false);
+    reap.set_spool_folder("3-1");
+    EXPECT_NE(ask(*nursery_, request).reap().error(), "") << "job 0 is nobody's";
+}
+
+TEST_F(NurseryOfManyUsers, AFolderThatOthersMayWriteIsRefused) {
+    ::chmod(state_.c_str(), 0777);
+    Nursery nursery(options_);
+    const auto prepared = nursery.prepare();
+    ASSERT_FALSE(prepared.ok());
+    EXPECT_NE(prepared.error().message.find("chmod go-w"), std::string::npos);
+}
+
+TEST_F(NurseryOfManyUsers, NoDescriptorOfRootReachesTheUser) {
+    const Fd secret(::open("/etc/shadow", O_RDONLY));
+    const auto reply = spawn(claims());
+    ASSERT_EQ(reply.error(), "");
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", reply.pid()), error)) {
+        const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+        EXPECT_EQ(target.find("shadow"), std::string::npos);
+        EXPECT_EQ(target.find(state_ + "/nonces"), std::string::npos);
+    }
+    EXPECT_FALSE(error) << error.message();
+}
+
+TEST_F(NurseryOfManyUsers, WhatTheUserLeavesInHisSpoolIsRemovedWithoutFollowingHisLinks) {
+    ASSERT_EQ(spawn(claims()).error(), "");
+    const std::string kept = state_ + "/kept";
+    ASSERT_EQ(::mkdir(kept.c_str(), 0700), 0);
+    ASSERT_TRUE(write_file_atomically(kept + "/file", "x").ok());
+    ASSERT_EQ(::symlink(kept.c_str(), (state_ + "/spool/3-1/link").c_str()), 0);
+    proto::ExecdRequest request;
+    request.mutable_reap()->set_spool_folder("3-1");
+    request.mutable_reap()->set_remove_spool(true);
+    EXPECT_EQ(ask(*nursery_, request).reap().error(), "");
+    EXPECT_NE(::access((state_ + "/spool/3-1").c_str(), F_OK), 0);
+    EXPECT_EQ(::access((kept + "/file").c_str(), F_OK), 0);
 }
 
 TEST(Nursery, RefusesSpoolNamesThatAreNotNumbers) {
@@ -186,10 +286,22 @@ TEST(Nursery, RefusesSpoolNamesThatAreNotNumbers) {
     for (const char* name : {"../x", "", "1-2/..", "spare-", "a-1", "-1", "1 2", "spare-../1"}) {
         proto::ExecdRequest request;
         request.mutable_spawn()->set_spool_folder(name);
+        request.mutable_spawn()->set_node("n0");
         request.mutable_spawn()->set_socket_name("gangline-test-" + random_hex(8));
-        EXPECT_NE(nursery.handle(request, -1).spawn().error(), "") << name;
+        EXPECT_NE(ask(nursery, request).spawn().error().find("spool name"), std::string::npos) << name;
     }
     (void)remove_tree(options.state);
+}
+
+std::size_t reap(const ReapScope& scope) {
+    Reaping reaping(scope, now().steady + seconds(10));
+    while (true) {
+        if (const auto left = reaping.look(now().steady)) return *left;
+        for (const Fd& death : reaping.deaths()) {
+            pollfd wait{death.get(), POLLIN, 0};
+            ::poll(&wait, 1, 1000);
+        }
+    }
 }
 
 TEST(Reap, FindsAndEndsEveryBearerOfTheMarkWhateverItsSession) {
@@ -200,13 +312,49 @@ TEST(Reap, FindsAndEndsEveryBearerOfTheMarkWhateverItsSession) {
         ::execl("/bin/sh", "sh", "-c", "setsid sleep 1000 & setsid sh -c 'trap \"\" TERM; sleep 1000' & exec sleep 1000", nullptr);
         ::_exit(127);
     }
-    const ReapScope scope{"", mark};
-    const auto until = std::chrono::steady_clock::now() + seconds(5);
-    while (members_of(scope).size() < 3 && std::chrono::steady_clock::now() < until) ::sched_yield();
+    ReapScope scope;
+    scope.mark = mark;
+    const TimePoint until = now().steady + seconds(5);
+    while (members_of(scope).size() < 3 && now().steady < until) ::sched_yield();
     EXPECT_GE(members_of(scope).size(), 3u);
-    EXPECT_EQ(kill_until_gone(scope, seconds(5)), 0u);
+    EXPECT_EQ(reap(scope), 0u);
     EXPECT_TRUE(members_of(scope).empty());
     ::waitpid(pid, nullptr, 0);
+}
+
+// A daemon that wipes its environment bears no mark; without a cgroup only the sub-reaper finds it.
+TEST(Reap, FindsAnOrphanWithoutMarkAsItsSubReaper) {
+    ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+    const pid_t spared = ::fork();
+    if (spared == 0) {
+        ::pause();
+        ::_exit(0);
+    }
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+        if (::fork() == 0) {
+            ::setsid();
+            (void)!::write(ends[1], "x", 1);
+            ::pause();
+        }
+        ::_exit(0);
+    }
+    char byte = 0;
+    ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+    ::waitpid(pid, nullptr, 0);
+    ReapScope scope;
+    scope.orphans = true;
+    scope.shepherds = {process_stat(spared)->id};
+    EXPECT_EQ(members_of(scope).size(), 1u);
+    EXPECT_EQ(reap(scope), 0u);
+    EXPECT_TRUE(process_stat(spared).has_value());
+    EXPECT_NE(process_stat(spared)->state, 'Z');
+    ::kill(spared, SIGKILL);
+    while (::waitpid(-1, nullptr, 0) > 0) {
+    }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
 }
 
 }  // namespace

@@ -8,15 +8,18 @@
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <iostream>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "base/framing.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/time.h"
 #include "runner/execd/nursery.h"
 
 namespace gangline::runner {
@@ -43,42 +46,69 @@ int complain(const std::string& words) {
     return 2;
 }
 
-// One agent's connection, until it closes. Requests are answered in their order.
-void serve(Nursery& nursery, int fd) {
-    FrameReader reader;
-    FrameWriter writer;
-    for (;;) {
-        pollfd wait{fd, static_cast<short>(writer.empty() ? POLLIN : POLLIN | POLLOUT), 0};
-        if (::poll(&wait, 1, -1) < 0 && errno != EINTR) return;
-        if ((wait.revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
-            if (!reader.fill(fd)) return;
-            while (auto frame = reader.next()) {
-                proto::ExecdRequest request;
-                if (!request.ParseFromString(*frame)) return;
-                writer.push(nursery.handle(request, fd).SerializeAsString());
-            }
-        }
-        if (!writer.flush(fd)) return;
-    }
-}
+// One process, one loop: at most one agent (the newest), and what the nursery has begun.
+class Server {
+  public:
+    Server(Nursery& nursery, Fd listener, Fd connection, uid_t agent_uid)
+        : nursery_(nursery), listener_(std::move(listener)), connection_(std::move(connection)), agent_uid_(agent_uid) {}
 
-int serve_all(Nursery& nursery, const ExecdOptions& options) {
-    auto listener = listen_abstract(options.listen, SOCK_STREAM);
-    if (!listener) return complain(listener.error().message);
-    log_info("serving socket={} agent_uid={}", options.listen, options.agent_uid);
-    for (;;) {
-        pollfd wait{listener->get(), POLLIN, 0};
-        if (::poll(&wait, 1, -1) < 0 && errno != EINTR) return 1;
-        const Fd connection(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (!connection) continue;
-        const auto peer = peer_credentials(connection.get());
-        if (!peer || (peer->uid != options.agent_uid && peer->uid != 0)) {
-            log_warn("refused peer_uid={}", peer ? peer->uid : static_cast<uid_t>(-1));
-            continue;
+    int serve() {
+        // Without a listener the connection is all that we are for.
+        while (listener_ || connection_) {
+            std::vector<pollfd> list = {{listener_.get(), POLLIN, 0},
+                                        {connection_.get(), static_cast<short>(writer_.empty() ? POLLIN : POLLIN | POLLOUT), 0}};
+            for (const int fd : nursery_.waits()) list.push_back({fd, POLLIN, 0});
+            if (::poll(list.data(), list.size(), timeout_ms()) < 0 && errno != EINTR) return 1;
+            if (list[1].revents != 0) read_requests();
+            for (const proto::ExecdReply& reply : nursery_.settle(now().steady)) {
+                if (connection_) writer_.push(reply.SerializeAsString());
+            }
+            if (connection_ && !writer_.flush(connection_.get())) disconnect();
+            if ((list[0].revents & POLLIN) != 0) accept_agent();
         }
-        serve(nursery, connection.get());
+        return 0;
     }
-}
+
+  private:
+    int timeout_ms() const {
+        const auto next = nursery_.next_deadline();
+        if (!next) return -1;
+        const Duration left = *next - now().steady;
+        return left <= Duration::zero() ? 0 : static_cast<int>(std::min<std::int64_t>(to_ms(left) + 1, 60'000));
+    }
+    void disconnect() {
+        connection_.reset();
+        reader_ = FrameReader();
+        writer_ = FrameWriter();
+    }
+    void read_requests() {
+        const bool open = reader_.fill(connection_.get()).ok();
+        while (auto frame = reader_.next()) {
+            proto::ExecdRequest request;
+            if (!request.ParseFromString(*frame)) return disconnect();
+            nursery_.begin(request);
+        }
+        if (!open) disconnect();
+    }
+    void accept_agent() {
+        Fd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (!connection) return;
+        const auto peer = peer_credentials(connection.get());
+        if (!peer || (peer->uid != agent_uid_ && peer->uid != 0)) {
+            log_warn("refused peer_uid={}", peer ? peer->uid : static_cast<uid_t>(-1));
+            return;
+        }
+        disconnect();
+        connection_ = std::move(connection);
+    }
+
+    Nursery& nursery_;
+    Fd listener_;
+    Fd connection_;
+    uid_t agent_uid_;
+    FrameReader reader_;
+    FrameWriter writer_;
+};
 
 }  // namespace
 
@@ -130,11 +160,15 @@ int execd_main(int argc, char** argv) {
     ::signal(SIGINT, SIG_IGN);   // a terminal's Ctrl-C is for the program that runs the job
     Nursery nursery(nursery_options);
     if (auto prepared = nursery.prepare(); !prepared) return complain(prepared.error().message);
-    if (nursery_options.multi_user) return serve_all(nursery, options);
     ::prctl(PR_SET_NAME, "gangline-execd");
-    if (auto set = set_nonblocking(options.fd); !set) return complain(set.error().message);
-    serve(nursery, options.fd);
-    return 0;
+    if (!nursery_options.multi_user) {
+        if (auto set = set_nonblocking(options.fd); !set) return complain(fmt::format("--fd {}: {}", options.fd, set.error().message));
+        return Server(nursery, Fd(), Fd(options.fd), options.agent_uid).serve();
+    }
+    auto listener = listen_abstract(options.listen, SOCK_STREAM);
+    if (!listener) return complain(fmt::format("--listen {}: {}", options.listen, listener.error().message));
+    log_info("serving socket={} agent_uid={}", options.listen, options.agent_uid);
+    return Server(nursery, std::move(listener).value(), Fd(), options.agent_uid).serve();
 }
 
 }  // namespace gangline::runner

@@ -5,19 +5,24 @@
 //
 // A fork of this small process costs a fraction of starting the executable again. In multi-user mode it is root and starts
 // nothing without the coordinator's signed ticket for this node, attempt, user and job description (R4, R9); otherwise it runs
-// as the agent's user and starts what that user asks for.
+// as the agent's user and starts what that user asks for. The agent is not trusted: every path and mark is made here, from our
+// own names and the request's integers. User tables (which may be slow) are asked in the child, so nothing here waits.
 //
 // Errors: every refusal is a reply with its reason; nothing was started then. Thread rule: one thread, one process.
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <list>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/handle.h"
 #include "base/protocol/shepherd.pb.h"
 #include "base/result.h"
 #include "base/wire/ticket.h"
+#include "runner/execd/reap.h"
 
 namespace gangline::runner {
 
@@ -32,31 +37,61 @@ struct NurseryOptions {
     uid_t min_uid = 1000;
     bool allow_root = false;
     bool no_new_privileges = false;
+    Duration start_limit = seconds(20);   // of a child: user tables can be slow
+    Duration reap_limit = seconds(5);
 };
 
 class Nursery {
   public:
     explicit Nursery(NurseryOptions options);
-    Result<void> prepare();                              // folders, remembered nonces and epoch
-    // `connection`: closed in the child. In the child it never returns.
-    proto::ExecdReply handle(const proto::ExecdRequest& request, int connection);
+    // Folders, remembered nonces and epoch; orphans come to this process from here on. Errors: Refused when others may write there.
+    Result<void> prepare();
+    // Takes a request up. Its reply comes from settle(), at once when it is refused. In the child it never returns.
+    void begin(const proto::ExecdRequest& request);
+    // The replies that are due. Call it when a descriptor of waits() is readable, and at next_deadline().
+    std::vector<proto::ExecdReply> settle(TimePoint now);
+    std::vector<int> waits() const;
+    std::optional<TimePoint> next_deadline() const;
 
   private:
     struct Identity {
         uid_t uid = 0;
         gid_t gid = 0;
-        std::string user;
         std::vector<gid_t> groups;
         bool change = false;
+        proto::TicketClaims claims;
     };
-    proto::SpawnReply spawn(const proto::SpawnRequest& request, int connection);
-    proto::ReapReply reap(const proto::ReapRequest& request);
+    struct Starting {
+        proto::SpawnReply reply;
+        Fd report;
+        std::string words;
+        TimePoint until;
+        std::string spool_name;
+    };
+    struct Ending {
+        proto::ReapRequest request;
+        Reaping reaping;
+    };
+    Result<void> spawn(const proto::SpawnRequest& request);
+    Result<void> reap(const proto::ReapRequest& request);
+    Result<void> is_for_us(const std::string& cluster, const std::string& node, const proto::AttemptId& id, const std::string& cgroup) const;
     Result<Identity> identity_for(const proto::SpawnRequest& request);
+    Result<void> remember(const proto::TicketClaims& claims) const;
+    void recall();
+    void recall_nonces();
     Result<std::string> make_spool(const std::string& name, const Identity& identity) const;
-    [[noreturn]] void child(const proto::SpawnRequest& request, const Identity& identity, const std::string& spool, Fd socket, int report);
+    std::optional<proto::SpawnReply> started(Starting& one, TimePoint now);
+    proto::ReapReply ended(const Ending& one, std::size_t still_there);
+    void forget_dead_shepherds();
+    [[noreturn]] void child(const proto::SpawnRequest& request, const Identity& identity, const std::string& spool, int socket, int report);
 
     NurseryOptions options_;
     TicketGuard guard_;
+    std::uint64_t nonces_written_ = 0;
+    std::list<Starting> starting_;
+    std::list<Ending> ending_;
+    std::vector<proto::ExecdReply> replies_;
+    std::vector<ProcessId> shepherds_;
 };
 
 }  // namespace gangline::runner

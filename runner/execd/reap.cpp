@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <set>
 
@@ -15,6 +16,9 @@
 
 namespace gangline::runner {
 namespace {
+
+constexpr Duration kSoon = milliseconds(2);
+constexpr Duration kLater = milliseconds(50);
 
 std::vector<pid_t> cgroup_members(const std::string& cgroup) {
     std::vector<pid_t> pids;
@@ -28,6 +32,11 @@ std::vector<pid_t> cgroup_members(const std::string& cgroup) {
     return pids;
 }
 
+bool is_populated(const std::string& cgroup) {
+    const auto events = read_file(cgroup + "/cgroup.events");
+    return events && events->find("populated 1") != std::string::npos;
+}
+
 // SIGKILL to exactly this process: a reused pid has another start time.
 Fd kill_exactly(const ProcessId& id) {
     Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, id.pid, 0)));
@@ -37,46 +46,56 @@ Fd kill_exactly(const ProcessId& id) {
     return fd;
 }
 
+bool is_living(const ProcessStat& stat) { return stat.state != 'Z' && stat.state != 'X'; }
+
 }  // namespace
 
-std::vector<pid_t> members_of(const ReapScope& scope) {
-    std::set<pid_t> members;
+std::vector<ProcessId> members_of(const ReapScope& scope) {
+    std::set<pid_t> in_cgroup;
     if (!scope.cgroup.empty()) {
-        for (const pid_t pid : cgroup_members(scope.cgroup)) members.insert(pid);
+        for (const pid_t pid : cgroup_members(scope.cgroup)) in_cgroup.insert(pid);
     }
+    const pid_t self = ::getpid();
+    std::vector<ProcessId> members;
     for (const pid_t pid : all_pids()) {
-        if (!scope.mark.empty() && process_environment(pid, "GANGLINE_MARK") == scope.mark) members.insert(pid);
+        const auto stat = pid == self ? std::nullopt : process_stat(pid);
+        if (!stat || !is_living(*stat)) continue;
+        const bool is_orphan = scope.orphans && stat->parent == self &&
+                               std::find(scope.shepherds.begin(), scope.shepherds.end(), stat->id) == scope.shepherds.end();
+        if (is_orphan || in_cgroup.contains(pid) || (!scope.mark.empty() && process_environment(pid, "GANGLINE_MARK") == scope.mark)) {
+            members.push_back(stat->id);
+        }
     }
-    std::vector<pid_t> living;
-    for (const pid_t pid : members) {
-        const auto stat = process_stat(pid);
-        if (pid != ::getpid() && stat && stat->state != 'Z' && stat->state != 'X') living.push_back(pid);
-    }
-    return living;
+    return members;
 }
 
-std::size_t kill_until_gone(const ReapScope& scope, Duration limit) {
-    const TimePoint until = std::chrono::steady_clock::now() + limit;
-    for (;;) {
-        const std::vector<pid_t> members = members_of(scope);
-        if (members.empty()) return 0;
-        if (!scope.cgroup.empty()) {
-            const Fd all(::open((scope.cgroup + "/cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
-            if (all) (void)!::write(all.get(), "1", 1);
-        }
-        std::vector<Fd> ends;
-        for (const pid_t pid : members) {
-            const auto stat = process_stat(pid);
-            if (!stat) continue;
-            if (Fd fd = kill_exactly(stat->id)) ends.push_back(std::move(fd));
-        }
-        for (const Fd& end : ends) {
-            pollfd wait{end.get(), POLLIN, 0};
-            const auto left = to_ms(until - std::chrono::steady_clock::now());
-            if (left > 0) ::poll(&wait, 1, static_cast<int>(left));
-        }
-        if (std::chrono::steady_clock::now() >= until) return members_of(scope).size();
+bool Reaping::is_due(TimePoint now) const {
+    if (now >= next_look_) return true;
+    std::vector<pollfd> ends;
+    for (const Fd& death : deaths_) ends.push_back({death.get(), POLLIN, 0});
+    return ::poll(ends.data(), ends.size(), 0) > 0;
+}
+
+std::optional<std::size_t> Reaping::look(TimePoint now) {
+    deaths_.clear();
+    const std::vector<ProcessId> members = members_of(scope_);
+    const bool populated = !scope_.cgroup.empty() && is_populated(scope_.cgroup);
+    if (members.empty() && !populated) {
+        if (++empty_looks_ == 2) return 0;
+        next_look_ = now;
+        return std::nullopt;
     }
+    if (now >= until_) return std::max<std::size_t>(members.size(), 1);
+    empty_looks_ = 0;
+    if (populated) {
+        const Fd all(::open((scope_.cgroup + "/cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
+        if (all) (void)!::write(all.get(), "1", 1);
+    }
+    for (const ProcessId& member : members) {
+        if (Fd fd = kill_exactly(member)) deaths_.push_back(std::move(fd));
+    }
+    next_look_ = std::min(until_, now + (deaths_.empty() ? kSoon : kLater));
+    return std::nullopt;
 }
 
 void remove_leftovers(const ReapScope& scope, const std::string& shm_name) {
