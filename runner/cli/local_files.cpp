@@ -71,6 +71,8 @@ Result<LocalClusterPlan> read_plan(const std::string& folder) {
     const json document = json::parse(*text, nullptr, false);
     LocalClusterPlan plan;
     plan.folder = folder;
+    plan.node_root = folder + "/nodes";
+    plan.topology = folder + "/topology.xml";
     const auto word = [&](const char* name) {
         return document.is_object() && document.contains(name) && document[name].is_string()
                    ? document[name].get<std::string>()
@@ -100,7 +102,7 @@ Result<LocalClusterPlan> read_plan(const std::string& folder) {
 
 Result<void> make_cluster_files(LocalClusterPlan& plan) {
     const std::string& folder = plan.folder;
-    for (const std::string& name : {folder, folder + "/log", folder + "/coordinator", folder + "/coordinator/keys"}) {
+    for (const std::string& name : {folder, folder + "/log", folder + "/keys", folder + "/coordinator", folder + "/coordinator/keys"}) {
         if (const auto made = make_folders(name, 0700); !made) return made.error();
     }
     const auto coordinator = keep_key(folder + "/coordinator/keys/coordinator.key", "coordinator of " + plan.cluster);
@@ -110,9 +112,7 @@ Result<void> make_cluster_files(LocalClusterPlan& plan) {
     if (!client) return client.error();
     std::string authorised = fmt::format("user {} admin {}\n", this_user().name, client->public_key);
     for (const LocalNode& node : plan.nodes) {
-        const std::string place = fmt::format("{}/nodes/{}", folder, node.name);
-        if (const auto made = make_folders(place, 0700); !made) return made.error();
-        const auto key = keep_key(place + "/node.key", "node " + node.name);
+        const auto key = keep_key(fmt::format("{}/keys/{}.key", folder, node.name), "node " + node.name);
         if (!key) return key.error();
         authorised += fmt::format("node {} - {}\n", node.name, key->public_key);
     }

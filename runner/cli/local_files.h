@@ -4,11 +4,12 @@
 //   <folder>/cluster.json            what it is: name, endpoints, nodes; written last, so its presence means "up"
 //   <folder>/client.key              the user's key
 //   <folder>/coordinator/            the coordinator's --state (keys/coordinator.key, authorised, endpoints.json, journal.db)
-//   <folder>/nodes/NAME/             an agent's --state, and key
+//   <folder>/keys/NAME.key           a node's key
 //   <folder>/log/PART.log
 //   <folder>/pids.json               {part: {pid, start_ticks}}
+//   <node_root>/NAME/                an agent's --state: for `up` <folder>/nodes
 //
-// `up` keeps it in <state>/local, a private `run` in <state>/run-<pid>-<random>.
+// `up` keeps it in <state>/local; a private `run` as private_cluster.h says.
 //
 // Thread rule: reads and writes files; one process a folder (held by a lock for `up` and `down`).
 
@@ -28,6 +29,8 @@ struct LocalNode {
 
 struct LocalClusterPlan {
     std::string folder;
+    std::string node_root;                   // agents' own folders are below it
+    std::string topology;                    // what hwloc found, kept for all agents
     std::string cluster;                     // unique on this machine: it marks processes and shared memory
     std::string users_endpoint;
     std::string nodes_endpoint;

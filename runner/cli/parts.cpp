@@ -83,10 +83,10 @@ std::vector<Part> parts_of(const LocalClusterPlan& plan, bool lifeline) {
                       plan.users_endpoint, "--listen-nodes", plan.nodes_endpoint, "--authorised",
                       folder + "/coordinator/authorised", "--checkpoint-root", plan.checkpoint_root}});
     for (const LocalNode& node : plan.nodes) {
-        const std::string place = fmt::format("{}/nodes/{}", folder, node.name);
         parts.push_back({node.name,
                          {"agent", "--coordinator", plan.nodes_endpoint, "--coordinator-key", plan.coordinator_key,
-                          "--key", place + "/node.key", "--state", place, "--node", node.name, "--cards",
+                          "--key", fmt::format("{}/keys/{}.key", folder, node.name), "--state", fmt::format("{}/{}", plan.node_root, node.name),
+                          "--topology", plan.topology, "--node", node.name, "--cards",
                           std::to_string(node.cards), "--address", "127.0.0.1", "--cluster", plan.cluster}});
     }
     for (Part& part : parts) {
@@ -98,7 +98,7 @@ std::vector<Part> parts_of(const LocalClusterPlan& plan, bool lifeline) {
 
 Part clean_part(const LocalClusterPlan& plan, const LocalNode& node) {
     return {node.name + "-clean",
-            {"agent", "--clean", "--state", fmt::format("{}/nodes/{}", plan.folder, node.name), "--node", node.name,
+            {"agent", "--clean", "--state", fmt::format("{}/{}", plan.node_root, node.name), "--node", node.name,
              "--cluster", plan.cluster}};
 }
 

@@ -84,6 +84,8 @@ Result<LocalClusterPlan> wanted_plan(const Line& line, const std::string& folder
     }
     if (kept) return plan;
     plan.folder = folder;
+    plan.node_root = folder + "/nodes";
+    plan.topology = folder + "/topology.xml";
     plan.cluster = line.has("name") ? line.text("name") : "local-" + random_hex(4);
     const auto users = free_port();
     const auto agents = free_port();
