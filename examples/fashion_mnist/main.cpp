@@ -32,11 +32,11 @@ struct Options {
     std::string data = "/usr/share/datasets/fashion-mnist";
     std::string weights_out;
     std::uint64_t steps = 1200;
-    std::uint64_t batch = 512;
+    std::uint64_t batch = 1024;
     std::uint64_t checkpoint_every = 100;
     std::uint64_t print_every = 50;
     std::uint64_t seed = 1;
-    float learning_rate = 0.1f;
+    float learning_rate = 0.15f;
 };
 
 // Empty on success; what is wrong and what is allowed otherwise.
