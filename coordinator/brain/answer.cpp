@@ -123,8 +123,7 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
         shown.set_damaged(one.damaged);
         shown.set_note(one.note);
     }
-    *view.mutable_spec() = job.spec;
-    if (!with_environment) view.mutable_spec()->clear_environment();
+    *view.mutable_spec() = with_environment ? job.full_spec() : job.spec;
     return view;
 }
 

@@ -25,6 +25,7 @@ std::vector<Action> Brain::step(const std::vector<Event>& events, const Now& now
 }
 
 void Brain::replay(const proto::Record& record) { state_->facts.apply(record); }
+void Brain::replay(proto::Record&& record) { state_->facts.apply(std::move(record)); }
 
 std::optional<TimePoint> Brain::next_deadline() const { return state_->timers.next(); }
 

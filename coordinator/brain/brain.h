@@ -77,6 +77,7 @@ class Brain {
     // Several events that arrived together: one pass of placement at the end.
     std::vector<Action> step(const std::vector<Event>& events, const Now& now);
     void replay(const proto::Record& record);
+    void replay(proto::Record&& record);  // cheaper: takes the job's description out of the record
     std::optional<TimePoint> next_deadline() const;
 
     // Read-only verbs (list, show, nodes, report, why, ping). The shell has checked that `who` may ask.

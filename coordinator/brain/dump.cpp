@@ -34,7 +34,7 @@ std::string dump_job(const Job& job) {
         "user_failures={} without_progress={} best_step={}\n  spec {}\n",
         job.id, job.user, job.uid, job.gid, fmt::join(job.groups, ","), job.home, proto::JobState_Name(job.state), job.held,
         job.held_by, job.reason, job.submitted_ms, job.ended_ms, job.exit_code, job.user_failures, job.without_progress,
-        job.best_step, job.spec.ShortDebugString());
+        job.best_step, job.full_spec().ShortDebugString());
     for (const Attempt& attempt : job.attempts) text += dump_attempt(attempt);
     for (const Checkpoint& one : job.checkpoints) {
         text += fmt::format("  checkpoint {} at={} bytes={} damaged={} {}\n", one.point.ShortDebugString(), one.unix_ms,

@@ -1,6 +1,7 @@
 #include "coordinator/brain/facts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -29,6 +30,12 @@ std::uint64_t Attempt::cards() const {
     std::uint64_t sum = 0;
     for (const Part& part : parts) sum += static_cast<std::uint64_t>(part.place.cards_size());
     return sum;
+}
+
+proto::JobSpec Job::full_spec() const {
+    proto::JobSpec full = spec;
+    if (environment) *full.mutable_environment() = *environment;
+    return full;
 }
 
 const Checkpoint* Job::newest_good() const {
@@ -103,11 +110,19 @@ std::optional<std::uint64_t> Facts::submitted_with(const std::string& user, cons
     return found->second;
 }
 
+void Facts::apply(proto::Record&& record) {
+    if (!record.has_job_submitted()) return apply(std::as_const(record));
+    epoch = std::max(epoch, record.epoch());
+    proto::JobSpec spec = std::move(*record.mutable_job_submitted()->mutable_spec());
+    apply_submitted(record.job_submitted(), std::move(spec), record.unix_ms());
+}
+
 void Facts::apply(const proto::Record& record) {
     epoch = std::max(epoch, record.epoch());
     switch (record.body_case()) {
         case proto::Record::kTookOffice: return;
-        case proto::Record::kJobSubmitted: return apply_submitted(record.job_submitted(), record.unix_ms());
+        case proto::Record::kJobSubmitted: 
+            return apply_submitted(record.job_submitted(), record.job_submitted().spec(), record.unix_ms());
         case proto::Record::kJobHeld: return apply_held(record.job_held());
         case proto::Record::kGangReserved: return apply_reserved(record.gang_reserved(), record.unix_ms());
         case proto::Record::kGangLaunched: {
@@ -179,7 +194,18 @@ void Facts::dequeue(const Job& job) {
     if (shape->second.empty()) shapes.erase(shape);
 }
 
-void Facts::apply_submitted(const proto::JobSubmitted& body, std::int64_t unix_ms) {
+void Facts::share_environment(Job& job) {
+    Environment given;
+    given.Swap(job.spec.mutable_environment());
+    std::weak_ptr<const Environment>& last = last_environment_[job.user];
+    job.environment = last.lock();
+    const auto same = [](const proto::Variable& a, const proto::Variable& b) { return a.name() == b.name() && a.value() == b.value(); };
+    if (job.environment && std::equal(given.begin(), given.end(), job.environment->begin(), job.environment->end(), same)) return;
+    job.environment = std::make_shared<const Environment>(std::move(given));
+    last = job.environment;
+}
+
+void Facts::apply_submitted(const proto::JobSubmitted& body, proto::JobSpec spec, std::int64_t unix_ms) {
     Job& job = jobs[body.job()];
     job.id = body.job();
     job.user = body.user();
@@ -187,7 +213,8 @@ void Facts::apply_submitted(const proto::JobSubmitted& body, std::int64_t unix_m
     job.gid = body.gid();
     job.groups.assign(body.groups().begin(), body.groups().end());
     job.home = body.home();
-    job.spec = body.spec();
+    job.spec = std::move(spec);
+    share_environment(job);
     job.shape = need_of(job.spec).shape();
     job.held = job.spec.hold();
     if (job.held) job.held_by = job.user;
@@ -293,7 +320,7 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
         if (body.has_progress()) *job->attempt().end.mutable_progress() = body.progress();
     }
     let_go(*job);
-    job->spec.clear_environment();
+    job->environment.reset();
     job->blamed.clear();
     ended_.push_back(job->id);
     forget_oldest_ended();

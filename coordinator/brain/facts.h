@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -75,6 +76,9 @@ struct QueueKey {
     auto operator<=>(const QueueKey&) const = default;
 };
 
+// Jobs that one user submits from one place carry equal environments: they share one.
+using Environment = google::protobuf::RepeatedPtrField<proto::Variable>;
+
 struct Job {
     std::uint64_t id = 0;
     std::string user;
@@ -82,7 +86,8 @@ struct Job {
     std::uint32_t gid = 0;
     std::vector<std::uint32_t> groups;
     std::string home;
-    proto::JobSpec spec;
+    proto::JobSpec spec;                              // without its environment
+    std::shared_ptr<const Environment> environment;   // nothing once the job has ended
     std::string shape;
     proto::JobState state = proto::QUEUED;
     bool held = false;
@@ -100,6 +105,7 @@ struct Job {
     std::uint64_t best_step = 0;                  // over ended attempts
     std::optional<proto::Progress> last_progress;
 
+    proto::JobSpec full_spec() const;
     bool is_script() const { return !spec.script().empty(); }
     Attempt& attempt() { return attempts.back(); }
     const Attempt& attempt() const { return attempts.back(); }
@@ -139,6 +145,7 @@ struct Node {
 class Facts {
   public:
     void apply(const proto::Record& record);
+    void apply(proto::Record&& record);  // takes what is large out of it
     std::string dump() const;
 
     Job* find(std::uint64_t id);
@@ -162,7 +169,8 @@ class Facts {
     void move(Job& job, JobSignal signal);
     void enqueue(const Job& job);
     void dequeue(const Job& job);
-    void apply_submitted(const proto::JobSubmitted& body, std::int64_t unix_ms);
+    void apply_submitted(const proto::JobSubmitted& body, proto::JobSpec spec, std::int64_t unix_ms);
+    void share_environment(Job& job);
     void apply_held(const proto::JobHeld& body);
     void apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms);
     void apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms);
@@ -178,6 +186,7 @@ class Facts {
 
     std::map<std::pair<std::string, std::string>, std::uint64_t> by_idempotency_key_;
     std::deque<std::uint64_t> ended_;
+    std::map<std::string, std::weak_ptr<const Environment>> last_environment_;  // of each user
 };
 
 }  // namespace gangline::coordinator

@@ -157,7 +157,7 @@ void Brain::State::order_prepare(Job& job, std::size_t part) {
     proto::Order out;
     proto::Prepare& prepare = *out.mutable_prepare();
     *prepare.mutable_id() = id_of(job);
-    *prepare.mutable_spec() = job.spec;
+    *prepare.mutable_spec() = job.full_spec();
     for (const Part& one : job.attempt().parts) *prepare.add_gang() = one.place;
     prepare.set_node_index(static_cast<std::uint32_t>(part));
     prepare.set_checkpoint_folder(checkpoint_folder(job));

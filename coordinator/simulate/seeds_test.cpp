@@ -9,7 +9,7 @@ namespace {
 
 TEST(Seeds, EveryJobEndsEveryCardIsFreeAndTheSameSeedTellsTheSameStory) {
     std::map<std::string, std::uint64_t> reached;
-    for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 250; ++seed) {
         const Outcome outcome = run_seed_twice(seed);
         for (const auto& [path, times] : outcome.reached) reached[path] += times;
         ASSERT_THAT(outcome.wrong, testing::IsEmpty()) << "simulate --seed " << seed << " --runs 1 --verbose";
