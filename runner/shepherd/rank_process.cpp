@@ -85,20 +85,60 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
     return result;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSharesMemory = false;  // The sanitizers' own memory must not be written by two.
+#elif defined(__x86_64__) || defined(__aarch64__)
+constexpr bool kSharesMemory = true;
+#else
+constexpr bool kSharesMemory = false;
+#endif
+
+// The bare instruction: the child goes on in the very frame of its parent, so no function may return in between.
+inline long clone3_here([[maybe_unused]] clone_args* args) {
+#if defined(__x86_64__)
+    long result = SYS_clone3;
+    asm volatile("syscall" : "+a"(result) : "D"(args), "S"(sizeof *args) : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long number asm("x8") = SYS_clone3;
+    register long first asm("x0") = reinterpret_cast<long>(args);
+    register long second asm("x1") = sizeof *args;
+    asm volatile("svc 0" : "+r"(first) : "r"(number), "r"(second) : "memory", "cc");
+    return first;
+#else
+    return -ENOSYS;
+#endif
+}
+
+// As vfork: no page table is copied (libpmix and hwloc make it large), and this thread waits until the child has exec'ed.
 // Born in its cgroup: moving a process there later makes the kernel wait for a grace period of milliseconds.
-pid_t fork_into(int cgroup, bool& placed) {
+[[gnu::noinline]] pid_t start_sharing(const ChildPlan& plan, int cgroup) {
     clone_args args{};
+    args.flags = CLONE_VM | CLONE_VFORK | (cgroup >= 0 ? CLONE_INTO_CGROUP : 0);
+    args.cgroup = cgroup >= 0 ? static_cast<__u64>(cgroup) : 0;
     args.exit_signal = SIGCHLD;
-    if (cgroup >= 0) {
-        args.flags = CLONE_INTO_CGROUP;
-        args.cgroup = static_cast<__u64>(cgroup);
+    const long pid = clone3_here(&args);
+    if (pid == 0) become_rank(plan);
+    if (pid > 0) return static_cast<pid_t>(pid);
+    errno = static_cast<int>(-pid);
+    return -1;
+}
+
+pid_t start_child(ChildPlan plan, int cgroup, int cgroup_procs) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, &before);  // No handler of ours runs in the child.
+    pid_t pid = kSharesMemory ? start_sharing(plan, cgroup) : -1;
+    if (pid < 0 && (!kSharesMemory || (errno != EAGAIN && errno != ENOMEM))) {
+        plan.cgroup_procs = cgroup_procs;  // An older kernel: the child moves itself.
+        pid = ::fork();
+        if (pid == 0) become_rank(plan);
     }
-    placed = true;
-    const long pid = ::syscall(SYS_clone3, &args, sizeof args);
-    if (pid >= 0) return static_cast<pid_t>(pid);
-    if (errno == EAGAIN || errno == ENOMEM) return -1;
-    placed = cgroup < 0;
-    return ::fork();
+    const int error = errno;
+    ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    errno = error;
+    return pid;
 }
 
 struct Pipe {
@@ -143,13 +183,8 @@ Result<Spawned> spawn(const SpawnPlan& plan) {
     child.number = plan.number;
     child.parent = ::getpid();
 
-    bool placed = false;
-    const pid_t pid = fork_into(plan.cgroup, placed);
+    const pid_t pid = start_child(child, plan.cgroup, procs.get());
     if (pid < 0) return errno_error("cannot start a process", Code::Unavailable);
-    if (pid == 0) {
-        if (!placed) child.cgroup_procs = procs.get();
-        become_rank(child);
-    }
     ::setpgid(pid, pid);  // As the child does: whoever is first. An early kill of the group must find it.
     Spawned spawned;
     spawned.pid = pid;

@@ -2,7 +2,7 @@
 // Starts one process of the user: fork, make it what a rank is, exec.
 //
 // Everything that allocates is done before the fork (libpmix has threads); between fork and exec there are plain system
-// calls only. The child: own process group, SIGKILL when its parent dies, the attempt's cgroup, CPUs, folder, /dev/null as
+// calls only, for the child shares our memory until it execs (as with vfork; a copy of it costs a millisecond a rank). The child: own process group, SIGKILL when its parent dies, the attempt's cgroup, CPUs, folder, /dev/null as
 // input, pipes as output, default signals. What fails there is written to a close-on-exec pipe shared by all children of a
 // group: its end-of-file means that all of them have exec'ed or said why not.
 //
