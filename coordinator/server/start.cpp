@@ -1,12 +1,16 @@
 #include "coordinator/server/start.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/handle.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "coordinator/server/authorised.h"
@@ -114,7 +118,14 @@ Result<void> write_endpoints(const std::string& state, const Endpoints& endpoint
                                  {"nodes", endpoints.nodes},
                                  {"key", endpoints.key},
                                  {"ticket_key", to_hex(endpoints.ticket_key)}};
-    return write_file_atomically(state + "/endpoints.json", json.dump(1) + "\n");
+    // Whole or not at all for its readers; not flushed, as each start writes it anew.
+    const std::string path = state + "/endpoints.json";
+    const std::string temporary = path + ".new";
+    const Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!fd) return errno_error("cannot create " + temporary);
+    if (auto written = write_all(fd.get(), json.dump(1) + "\n"); !written) return Error{written.error().code, path + ": " + written.error().message};
+    if (::rename(temporary.c_str(), path.c_str()) != 0) return errno_error("cannot rename to " + path);
+    return {};
 }
 
 Result<std::vector<Principal>> load_authorised(const CoordinatorOptions& options) {

@@ -1,8 +1,10 @@
 #pragma once
 // The coordinator's memory: a journal of records in one SQLite file (WAL, synchronous=FULL).
 //
-//   open:   take the file for ourselves, raise the epoch (durable), then replay() once
-//   append: one vector, one transaction, one flush; when it returns, the records survive a power cut
+//   open:   take the file for ourselves and the next epoch, then replay() once
+//   append: one vector, one transaction, one flush; when it returns, the records survive a power cut. The first one also
+//           makes our epoch durable, so nothing is done under an epoch that could be given again
+//   close:  the same as a crash: nothing is flushed or merged, the next open goes on from the log
 //
 // Each record has a number (no gaps) and a checksum over number and bytes. SQLite takes a damaged frame of its log for
 // the log's end, which would lose commits in silence; so `journal.mark` counts what was committed, and a journal that
@@ -31,7 +33,7 @@ class Store {
     Store(const Store&) = delete;
     Store& operator=(const Store&) = delete;
 
-    // Ours: one more than the last opener's.
+    // Ours: one more than the last that appended anything.
     std::uint64_t epoch() const;
     std::uint64_t record_count() const;
     Result<void> append(std::span<const proto::Record> records);

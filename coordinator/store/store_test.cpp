@@ -77,10 +77,14 @@ TEST_F(StoreTest, ReplaysWhatWasAppendedInOrderAcrossOpenings) {
     EXPECT_EQ(jobs(*store).size(), 5U);
 }
 
-TEST_F(StoreTest, RaisesTheEpochAtEachOpening) {
-    EXPECT_EQ((*Store::open(path_))->epoch(), 1U);
-    EXPECT_EQ((*Store::open(path_))->epoch(), 2U);
-    EXPECT_EQ((*Store::open(path_))->epoch(), 3U);
+TEST_F(StoreTest, RaisesTheEpochWithTheFirstCommitOfEachOpening) {
+    for (std::uint64_t term = 1; term <= 3; ++term) {
+        const auto store = *Store::open(path_);
+        EXPECT_EQ(store->epoch(), term);
+        append(*store, term, term);
+    }
+    EXPECT_EQ((*Store::open(path_))->epoch(), 4U);
+    EXPECT_EQ((*Store::open(path_))->epoch(), 4U);  // The one before did nothing under it.
 }
 
 TEST_F(StoreTest, BelongsToOneCoordinatorAtATime) {
