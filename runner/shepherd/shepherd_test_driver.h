@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <functional>
 #include <optional>
@@ -20,6 +22,7 @@
 #include "base/output_log.h"
 #include "base/process.h"
 #include "base/protocol/shepherd.pb.h"
+#include "runner/shepherd/reaper.h"
 #include "runner/shepherd/serve.h"
 
 namespace gangline::runner {
@@ -48,6 +51,13 @@ class TestShepherd {
         }
         EXPECT_TRUE(remove_tree(folder).ok());
         EXPECT_TRUE(remove_tree(shared_folder()).ok());
+        // A killed shepherd leaves its group behind; its ranks die with it, which the group learns a moment later.
+        const std::string root = writable_cgroup_root();
+        for (std::string path = fmt::format("{}/gangline/{}/n0/7.1/ranks", root, cluster); !root.empty() && path.size() > root.size() + 10;
+             path = path.substr(0, path.rfind('/'))) {
+            const TimePoint end = now().steady + seconds(5);
+            while (::rmdir(path.c_str()) != 0 && errno == EBUSY && now().steady < end && path.ends_with("/ranks")) ::sched_yield();
+        }
     }
 
     std::string spool() const { return folder + "/spool/7-1"; }
