@@ -33,6 +33,42 @@ std::string wanted(const Need& need) {
 
 }  // namespace
 
+// Who has what, and which nodes take nothing new.
+Survey Brain::State::survey() const {
+    Survey found;
+    for (const auto& [name, node] : facts.nodes) {
+        const auto seen = nodes_now.find(name);
+        const bool here = seen != nodes_now.end() && seen->second.connected && !seen->second.suspect;
+        if (node.lost) {
+            found.lost.push_back(name);
+        } else if (!here) {
+            found.silent.push_back(name);
+        } else if (!seen->second.unwanted.empty()) {
+            found.unclean.push_back(name);
+        } else {
+            found.with_drained.push_back(node.offer());
+            if (node.drained) found.drained.push_back(name);
+        }
+        for (const auto& [key, hold] : node.holds) found.holders[key.job] += hold.cards.size();
+        if (!is_offerable(name)) continue;
+        ++found.open;
+        found.free += node.cards_free();
+        found.all += static_cast<std::uint64_t>(node.info.cards_size());
+    }
+    return found;
+}
+
+std::string Brain::State::what_would_help(const Need& need, const Survey& nodes, const std::vector<Offer>& offers) const {
+    const std::uint32_t now_fits = largest_that_fits(need, offers);
+    if (now_fits > 0 && now_fits < need.ranks) return fmt::format("--ranks {} would fit now", now_fits);
+    if (!nodes.drained.empty() && place(need, nodes.with_drained)) return "gangline resume " + nodes.drained.front();
+    std::vector<Offer> emptied;
+    for (const Offer& offer : offers) emptied.push_back(whole_offer(facts.node(offer.node)->info));
+    if (!place(need, emptied)) return "no open node could hold it even when empty: bring nodes back, or ask for less";
+    if (nodes.holders.empty()) return {};
+    return fmt::format("it starts when enough of the {} before it have ended", count(nodes.holders.size(), "job", "jobs"));
+}
+
 void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) const {
     out.set_position(position(job));
     if (job.held) {
@@ -46,47 +82,25 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
         out.set_sooner("start an agent: gangline agent --coordinator ...");
         return;
     }
-    std::vector<std::string> drained, lost, silent, unclean;
-    std::vector<Offer> with_drained;
-    std::uint64_t free = 0;
-    std::uint64_t all = 0;
-    std::size_t open = 0;
-    std::map<std::uint64_t, std::uint64_t> holders;
-    for (const auto& [name, node] : facts.nodes) {
-        const auto seen = nodes_now.find(name);
-        const bool here = seen != nodes_now.end() && seen->second.connected && !seen->second.suspect;
-        if (node.lost) {
-            lost.push_back(name);
-        } else if (!here) {
-            silent.push_back(name);
-        } else if (!seen->second.unwanted.empty()) {
-            unclean.push_back(name);
-        } else {
-            with_drained.push_back(node.offer());
-            if (node.drained) drained.push_back(name);
-        }
-        for (const auto& [key, hold] : node.holds) holders[key.job] += hold.cards.size();
-        if (!is_offerable(name)) continue;
-        ++open;
-        free += node.cards_free();
-        all += static_cast<std::uint64_t>(node.info.cards_size());
-    }
+    const Survey nodes = survey();
     const std::vector<Offer> offers = offers_for(nullptr);
-    std::vector<Offer> emptied;
-    for (const Offer& offer : offers) emptied.push_back(whole_offer(facts.node(offer.node)->info));
-    out.set_sentence(fmt::format("Job {} waits: it needs {}; {} of {} cards on {} are free.", job.id, wanted(need), free, all,
-                                 count(open, "open node", "open nodes")));
-    if (need.cards() > free) {
-        out.add_clauses(fmt::format("{}: {} of {} cards free, {} needed", count(open, "node", "nodes"), free, all, need.cards()));
+    out.set_sentence(fmt::format("Job {} waits: it needs {}; {} of {} cards on {} are free.", job.id, wanted(need), nodes.free,
+                                 nodes.all, count(nodes.open, "open node", "open nodes")));
+    if (need.cards() > nodes.free) {
+        out.add_clauses(fmt::format("{}: {} of {} cards free, {} needed", count(nodes.open, "node", "nodes"), nodes.free, nodes.all,
+                                    need.cards()));
     } else if (const std::string clause = misfit(need, offers); !clause.empty()) {
         out.add_clauses("what is free now: " + clause);
     }
-    if (!drained.empty()) out.add_clauses(fmt::format("{} drained ({})", drained.size(), join_names(drained)));
-    if (!lost.empty()) out.add_clauses(fmt::format("{} lost ({})", lost.size(), join_names(lost)));
-    if (!silent.empty()) out.add_clauses(fmt::format("{} not heard from ({})", silent.size(), join_names(silent)));
-    if (!unclean.empty()) out.add_clauses(fmt::format("{} being cleaned ({})", unclean.size(), join_names(unclean)));
+    const auto closed = [&](const std::vector<std::string>& names, const char* words) {
+        if (!names.empty()) out.add_clauses(fmt::format("{} {} ({})", names.size(), words, join_names(names)));
+    };
+    closed(nodes.drained, "drained");
+    closed(nodes.lost, "lost");
+    closed(nodes.silent, "not heard from");
+    closed(nodes.unclean, "being cleaned");
     std::size_t shown = 0;
-    for (const auto& [id, cards] : holders) {
+    for (const auto& [id, cards] : nodes.holders) {
         if (++shown > 5) break;
         const Job* holder = facts.find(id);
         out.add_clauses(fmt::format("job {}{} holds {}", id, holder == nullptr ? "" : " of " + holder->user,
@@ -94,24 +108,14 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
     }
     if (out.position() > 1) out.add_clauses(fmt::format("{} before it in the queue", count(out.position() - 1, "job is", "jobs are")));
     if (place(need, offers)) {
-        const Job* first = nullptr;
         for (const QueueKey& key : facts.queue) {
             if (key.job == job.id) break;
-            first = facts.find(key.job);
-            if (at.unix_ms - first->submitted_ms >= kPatienceMs) break;
+            if (at.unix_ms - facts.find(key.job)->submitted_ms < kPatienceMs) continue;
+            out.add_clauses(fmt::format("job {} has waited too long to be passed over again", key.job));
+            break;
         }
-        if (first != nullptr) out.add_clauses(fmt::format("job {} has waited too long to be passed over again", first->id));
     }
-    const std::uint32_t now_fits = largest_that_fits(need, offers);
-    if (now_fits > 0 && now_fits < need.ranks) {
-        out.set_sooner(fmt::format("--ranks {} would fit now", now_fits));
-    } else if (!drained.empty() && place(need, with_drained)) {
-        out.set_sooner(fmt::format("gangline resume {}", drained.front()));
-    } else if (!place(need, emptied)) {
-        out.set_sooner("no open node could hold it even when empty: bring nodes back, or ask for less");
-    } else if (!holders.empty()) {
-        out.set_sooner(fmt::format("it starts when enough of the {} before it have ended", count(holders.size(), "job", "jobs")));
-    }
+    out.set_sooner(what_would_help(need, nodes, offers));
 }
 
 void Brain::State::why(const Job& job, const Now& at, proto::Why& out) const {

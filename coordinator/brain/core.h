@@ -83,6 +83,19 @@ struct NodeNow {
     std::map<AttemptKey, TimePoint> unwanted;  // must be gone from it, and when Stop was last sent
 };
 
+// Who has what, and which nodes take nothing new: what `why` counts.
+struct Survey {
+    std::vector<std::string> drained;
+    std::vector<std::string> lost;
+    std::vector<std::string> silent;
+    std::vector<std::string> unclean;
+    std::vector<Offer> with_drained;                  // what resuming every drained node would offer
+    std::map<std::uint64_t, std::uint64_t> holders;   // job -> cards
+    std::size_t open = 0;
+    std::uint64_t free = 0;                           // cards on open nodes
+    std::uint64_t all = 0;
+};
+
 struct Brain::State {
     explicit State(BrainOptions given) : options(std::move(given)) {}
 
@@ -187,6 +200,8 @@ struct Brain::State {
     std::uint32_t position(const Job& job) const;
     void report(const Job& job, const Now& at, proto::Report& out) const;
     void why(const Job& job, const Now& at, proto::Why& out) const;
+    Survey survey() const;
+    std::string what_would_help(const Need& need, const Survey& nodes, const std::vector<Offer>& offers) const;
     void why_queued(const Job& job, const Now& at, proto::Why& out) const;
     std::string checkpoint_folder(const Job& job) const;
 };
