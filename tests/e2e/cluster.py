@@ -8,6 +8,7 @@ import getpass
 import json
 import os
 import pathlib
+import re
 import secrets
 import signal
 import socket
@@ -300,9 +301,9 @@ class Cluster:
     # ---- ending
 
     def note_sockets(self):
-        for socket_file in self.folder.glob("n*/spool/*/socket"):
+        for note in self.folder.glob("n*/attempts/*"):
             try:
-                self.seen_sockets.add(socket_file.read_text().strip())
+                self.seen_sockets.update(name.decode() for name in re.findall(rb"gangline-[0-9a-f]{8,}(?:-[0-9]+)?", note.read_bytes()))
             except OSError:
                 pass
 

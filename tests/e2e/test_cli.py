@@ -34,7 +34,7 @@ def test_help_has_examples(home, verb):
     assert "xample" in home.cli(verb, "--help").stdout
 
 
-@pytest.mark.parametrize("words", [["no-such-verb"], ["quueue"], ["queue", "--no-such-option"], ["show"], ["cancel"], ["keys", "new"], ["run"], ["coordinator"],
+@pytest.mark.parametrize("words", [["no-such-verb"], ["quueue"], ["queue", "--no-such-option"], ["keys", "new"], ["run"], ["coordinator"],
                                    ["agent"], ["agent", "--no-such-option"], ["coordinator", "--state", "x", "--heartbeat-ms", "soon"]])
 def test_wrong_usage_is_exit_code_2_in_words(home, words):
     done = home.cli(*words, code=2)

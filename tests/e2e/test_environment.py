@@ -151,7 +151,7 @@ def test_output_patterns(cluster):
 # ---- programs that nobody here wrote
 
 def test_mpi4py_ring_over_two_nodes(cluster):
-    job = cluster.submit("-n", 4, "-N", 2, "--", "/usr/bin/python3", "-m", "mpi4py.bench", "ringtest", "-n", "100", "-s", "1000")
+    job = cluster.submit("-n", 4, "-N", 2, "--", "/usr/bin/python3", "-m", "mpi4py.bench", "ringtest", "-l", "100", "-n", "1000")
     cluster.wait_completed(job, 60)
     text = cluster.logs(job)
     assert "time for 100 loops" in text and "4 processes" in text, text
