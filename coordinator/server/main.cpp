@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -69,7 +70,7 @@ Result<void> run(const CoordinatorOptions& options) {
     auto store = Store::open(options.state + "/journal.db");
     if (!store) return store.error();
     Brain brain(options.for_brain());
-    if (auto replayed = (*store)->replay([&](const proto::Record& record) { brain.replay(record); }); !replayed) return replayed;
+    if (auto replayed = (*store)->replay([&](proto::Record&& record) { brain.replay(std::move(record)); }); !replayed) return replayed;
     const std::uint64_t replayed_records = (*store)->record_count();
 
     KeyTable table;

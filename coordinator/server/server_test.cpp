@@ -49,7 +49,7 @@ class ServerTest : public ::testing::Test {
         keys_ = *find_or_make_keys(folder_);
         store_ = *Store::open(folder_ + "/journal.db");
         brain_ = std::make_unique<Brain>(options_.for_brain());
-        ASSERT_TRUE(store_->replay([&](const proto::Record& record) { brain_->replay(record); }));
+        ASSERT_TRUE(store_->replay([&](proto::Record&& record) { brain_->replay(std::move(record)); }));
         table_ = std::make_unique<KeyTable>();
         table_->replace(PrincipalKind::Node, PrincipalKind::User, *load_authorised(options_));
         wire_ = *Wire::create(table_.get());

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -254,7 +255,7 @@ Result<void> Store::append(std::span<const proto::Record> records) {
     return s.write_mark();
 }
 
-Result<void> Store::replay(const std::function<void(const proto::Record&)>& each) {
+Result<void> Store::replay(const std::function<void(proto::Record&&)>& each) {
     State& s = *state_;
     const auto select = s.prepare("SELECT number, checksum, record FROM journal ORDER BY number");
     if (!select) return select.error();
@@ -273,7 +274,7 @@ Result<void> Store::replay(const std::function<void(const proto::Record&)>& each
         if (number != expected) return damaged("is missing");
         if (checksum(number, bytes, static_cast<std::size_t>(size)) != stored) return damaged("is damaged (its checksum differs)");
         if (!record.ParseFromArray(bytes, size)) return damaged("cannot be read");
-        each(record);
+        each(std::move(record));
     }
     if (rc != SQLITE_DONE) {
         Error failed = s.error("read the journal");

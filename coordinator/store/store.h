@@ -37,8 +37,8 @@ class Store {
     std::uint64_t epoch() const;
     std::uint64_t record_count() const;
     Result<void> append(std::span<const proto::Record> records);
-    // All records in order. Errors: Damaged, naming the record.
-    Result<void> replay(const std::function<void(const proto::Record&)>& each);
+    // All records in order, each to keep. Errors: Damaged, naming the record.
+    Result<void> replay(const std::function<void(proto::Record&&)>& each);
 
   private:
     struct State;
