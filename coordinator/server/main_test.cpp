@@ -190,6 +190,36 @@ TEST_F(CoordinatorProcess, KilledWhileItAcknowledgesLosesAndDoublesNothing) {
     }
 }
 
+TEST_F(CoordinatorProcess, ServesAgainAfterAKillWithTenThousandQueued) {
+    start();
+    ASSERT_TRUE(is_ready()) << log();
+    {
+        const auto agent = bring_node();
+        const auto me = connect(me_, "users");
+        std::uint64_t sent = 0;
+        for (std::uint64_t answered = 0; answered < 10'000; ++answered) {
+            while (sent < 10'000 && sent < answered + 2'000) me->send(held_job(++sent).SerializeAsString());
+            const auto response = answer(*me);
+            ASSERT_TRUE(response) << log();
+            ASSERT_EQ(response->outcome(), proto::OK) << response->message();
+        }
+    }
+    ::kill(pid_, SIGKILL);
+    exit_status();
+    const TimePoint killed = now().steady;
+    start();
+    ASSERT_TRUE(is_ready()) << log();
+    const TimePoint ready = now().steady;
+    const auto me = connect(me_, "users");
+    proto::Request ping;
+    ping.mutable_ping();
+    const auto response = ask(*me, ping);
+    ASSERT_TRUE(response);
+    EXPECT_EQ(response->pong().jobs(), 10'000U);
+    printf("10000 queued: ready after %ld ms, served after %ld ms\n", static_cast<long>(to_ms(ready - killed)),
+           static_cast<long>(to_ms(now().steady - killed)));
+}
+
 TEST_F(CoordinatorProcess, ASecondOneOnTheSameStateEndsAtOnce) {
     start();
     ASSERT_TRUE(is_ready()) << log();
