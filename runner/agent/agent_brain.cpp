@@ -1,15 +1,20 @@
 #include "runner/agent/agent_brain.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
 namespace gangline::runner {
 namespace {
 
-constexpr std::uint64_t kOurRevision = 1u << 20;  // what the agent itself says of a dead shepherd outdoes all that it said
+// What the agent itself says of a dead shepherd outdoes all that it said, also over its own line.
+constexpr std::uint64_t kOurRevision = std::uint64_t{1} << 40;
 constexpr Duration kSpareMemory = seconds(10);
-constexpr Duration kAbandonLimit = seconds(8);
+constexpr Duration kAbandonSlack = seconds(2);
+constexpr Duration kLeavingLimit = seconds(8);
+constexpr Duration kReapLimit = seconds(10);      // then execd has died over it: asked again
+constexpr std::uint32_t kManyUnanswered = 20;     // beats; from then on each fourth, so that no queue of old news builds up
 
 // What is worth telling at once: everything but progress and process states.
 std::string digest_of(const proto::AttemptReport& report) {
@@ -22,9 +27,9 @@ std::string digest_of(const proto::AttemptReport& report) {
     return digest;
 }
 
-std::string spool_name(const proto::AttemptId& id) { return fmt::format("{}-{}", id.job(), id.attempt()); }
-
 }  // namespace
+
+std::string AgentBrain::spool_name(const proto::AttemptId& id) { return fmt::format("{}-{}", id.job(), id.attempt()); }
 
 AgentBrain::AgentBrain(AgentOptions options) : options_(std::move(options)) {}
 
@@ -40,6 +45,8 @@ std::optional<TimePoint> AgentBrain::next_deadline() const {
     TimePoint next = next_beat_;
     if (refill_at_) next = std::min(next, *refill_at_);
     if (hello_by_) next = std::min(next, *hello_by_);
+    if (abandon_by_) next = std::min(next, *abandon_by_);
+    for (const auto& [name, leaving] : leaving_) next = std::min(next, leaving.deadline);
     for (const auto& [key, attempt] : attempts_) {
         if (attempt.deadline) next = std::min(next, *attempt.deadline);
     }
@@ -112,13 +119,16 @@ void AgentBrain::beat() {
     auto& beat = *message.mutable_heartbeat();
     beat.set_coordinator_id(coordinator_id_);
     for (const auto& [key, attempt] : attempts_) {
-        if (attempt.state == State::Live && attempt.report.ranks_size() > 0) *beat.add_progress() = attempt.report;
+        const bool runs = attempt.state == State::Live && attempt.report.ranks_size() > 0;
+        if (runs || attempt.state == State::Gone) *beat.add_progress() = attempt.report;
     }
+    if (++unanswered_beats_ > kManyUnanswered && unanswered_beats_ % 4 != 0) return;
     tell(std::move(message));
 }
 
 void AgentBrain::handle(const FromCoordinator& event) {
     const proto::Order& order = event.order;
+    unanswered_beats_ = 0;
     if (order.epoch() < options_.highest_epoch) {
         say(fmt::format("order_refused epoch={} highest={}", order.epoch(), options_.highest_epoch));
         return;
@@ -191,10 +201,24 @@ void AgentBrain::prepare(const proto::Prepare& order) {
     attempt.report.set_node(options_.node.name());
     attempt.report.set_phase(proto::ATTEMPT_PREPARING);
     if (order.gang_size() <= static_cast<int>(order.node_index())) {
-        attempt.report.set_failure("the order names no place for this node");
+        attempt.failure = "the order names no place for this node";
+        return gone(key, attempt);
+    }
+    if (std::string why = why_not_ours(order); !why.empty()) {
+        attempt.failure = std::move(why);
         return gone(key, attempt);
     }
     if (cards_are_free(key, order)) begin(key, attempt);
+}
+
+// Without an execd we can become nobody: only our own user's jobs run here, or any user would run as us (R5).
+std::string AgentBrain::why_not_ours(const proto::Prepare& order) const {
+    if (options_.node.multi_user()) return "";
+    proto::TicketClaims claims;
+    const bool has_ticket = !order.ticket().claims().empty() && claims.ParseFromString(order.ticket().claims());
+    if (has_ticket ? claims.uid() == options_.uid : options_.user.empty() || order.user() == options_.user) return "";
+    return fmt::format("this node's agent runs as '{}' (uid {}) and serves that user alone; '{}' needs a node with gangline execd", options_.user,
+                       options_.uid, order.user());
 }
 
 void AgentBrain::take_waiting() {
@@ -206,9 +230,7 @@ void AgentBrain::take_waiting() {
 void AgentBrain::begin(Key key, Attempt& attempt) {
     if (take_spare(attempt)) {
         attempt.state = State::Live;
-        actions_.push_back(KeepNote{attempt.note});
-        send_prepared_state(key, attempt);
-        return;
+        return send_prepared_state(key, attempt);
     }
     spawn_for(key, attempt);
 }
@@ -217,11 +239,13 @@ bool AgentBrain::take_spare(Attempt& attempt) {
     std::uint32_t world = 0;
     for (const auto& place : attempt.note.prepare.gang()) world += place.rank_count();
     if (world < 2 && attempt.note.prepare.spec().script().empty()) return false;  // needs no PMIx server
-    const auto found = std::find_if(spares_.begin(), spares_.end(), [](const Spare& spare) { return spare.connected; });
+    auto found = std::find_if(spares_.begin(), spares_.end(), [](const Spare& spare) { return spare.ready; });
+    if (found == spares_.end()) found = std::find_if(spares_.begin(), spares_.end(), [](const Spare& spare) { return spare.connected; });
     if (found == spares_.end()) return false;
     attempt.note.socket_name = found->socket_name;
     attempt.note.shepherd = found->shepherd;
-    attempt.note.spool_folder = found->spool_folder;
+    attempt.note.spare_folder = found->spool_folder;
+    actions_.push_back(KeepNote{attempt.note});  // before the other goes: the shepherd always has one
     attempt.connected = true;
     actions_.push_back(DropNote{found->spool_folder});
     spares_.erase(found);
@@ -260,7 +284,7 @@ void AgentBrain::refill_spares() {
         Spare spare;
         spare.request = next_request_++;
         spare.socket_name = fmt::format("gangline-{}-{}", options_.socket_seed, next_socket_++);
-        spare.spool_folder = fmt::format("spare-{}", next_spare_++);
+        spare.spool_folder = fmt::format("spare-{}-{}", started_ms_, next_spare_++);
         proto::SpawnRequest request;
         request.set_request(spare.request);
         request.set_socket_name(spare.socket_name);
@@ -330,28 +354,32 @@ void AgentBrain::stop(const proto::Stop& order) {
         case State::Reaping: return;
         case State::Live: break;
     }
-    attempt.deadline = now_.steady + milliseconds(order.grace_ms()) + options_.stop_slack;
+    attempt.deadline = now_.steady + milliseconds(order.grace_ms()) + (abandoned_ ? kAbandonSlack : options_.stop_slack);
     if (!attempt.connected) return;
     proto::ToShepherd message;
     *message.mutable_stop() = order;
     actions_.push_back(TellShepherd{attempt.note.socket_name, std::move(message)});
 }
 
-void AgentBrain::reap(Key key, Attempt& attempt, std::string why) {
-    attempt.state = State::Reaping;
-    attempt.connected = false;
-    attempt.deadline.reset();
-    attempt.failure = std::move(why);
-    attempt.request = next_request_++;
-    if (attempt.note.shepherd.pid != 0) actions_.push_back(KillShepherd{attempt.note.shepherd});
+proto::ReapRequest AgentBrain::reap_request(Key key) const {
     proto::ReapRequest request;
-    request.set_request(attempt.request);
     request.mutable_id()->set_job(key.job);
     request.mutable_id()->set_attempt(key.attempt);
     request.set_cgroup(cgroup_of(key));
-    request.set_spool_folder(attempt.note.spool_folder);
     request.set_cluster(options_.cluster);
     request.set_node(options_.node.name());
+    return request;
+}
+
+void AgentBrain::reap(Key key, Attempt& attempt, std::string why) {
+    attempt.state = State::Reaping;
+    attempt.connected = false;
+    attempt.deadline = now_.steady + kReapLimit;
+    attempt.failure = std::move(why);
+    attempt.request = next_request_++;
+    if (attempt.note.shepherd.pid != 0) actions_.push_back(KillShepherd{attempt.note.shepherd});
+    proto::ReapRequest request = reap_request(key);
+    request.set_request(attempt.request);
     actions_.push_back(Reap{std::move(request)});
 }
 
@@ -372,27 +400,32 @@ void AgentBrain::gone(Key key, Attempt& attempt) {
 void AgentBrain::release(const proto::Release& order) {
     const auto found = attempts_.find({order.id().job(), order.id().attempt()});
     if (found == attempts_.end() || found->second.state != State::Gone) return;
-    Attempt& attempt = found->second;
-    if (attempt.connected) {
-        proto::ToShepherd message;
-        *message.mutable_release() = order;
-        actions_.push_back(TellShepherd{attempt.note.socket_name, std::move(message)});
-    }
-    actions_.push_back(DropNote{attempt.note.spool_folder});
-    ended_spools_.push_back(attempt.note.spool_folder);
-    if (options_.node.multi_user()) {  // only execd may remove what it made for the user
-        proto::ReapRequest request;
-        *request.mutable_id() = order.id();
-        request.set_cgroup(cgroup_of(found->first));
-        request.set_cluster(options_.cluster);
-        request.set_node(options_.node.name());
-        actions_.push_back(Reap{std::move(request)});
-    }
+    const AttemptNote note = found->second.note;
+    const bool connected = found->second.connected;
     attempts_.erase(found);
-    if (ended_spools_.size() > options_.keep_spools) {
-        actions_.push_back(RemoveSpool{ended_spools_.front()});
-        ended_spools_.erase(ended_spools_.begin());
+    actions_.push_back(DropNote{note.spool_folder});
+    let_go(note, connected);
+}
+
+// Its last words may still be on their way to a slow disk: what it leaves is cleared when it has gone.
+void AgentBrain::let_go(const AttemptNote& note, bool connected) {
+    if (!connected) return has_left(note);
+    proto::ToShepherd message;
+    if (note.prepare.id().job() == 0) message.mutable_quit();
+    else *message.mutable_release()->mutable_id() = note.prepare.id();
+    actions_.push_back(TellShepherd{note.socket_name, std::move(message)});
+    leaving_[note.socket_name] = {note, now_.steady + kLeavingLimit};
+}
+
+void AgentBrain::has_left(const AttemptNote& note) {
+    const Key key{note.prepare.id().job(), note.prepare.id().attempt()};
+    if (key.job == 0) {
+        actions_.push_back(RemoveSpool{note.spool_folder});
+        return;
     }
+    if (!note.spare_folder.empty()) actions_.push_back(RemoveSpool{note.spare_folder});
+    actions_.push_back(SpoolEnded{note.spool_folder});
+    if (options_.node.multi_user()) actions_.push_back(Reap{reap_request(key)});  // its cgroup is root's
 }
 
 void AgentBrain::tell_report(Attempt& attempt, bool always) {
@@ -402,187 +435,6 @@ void AgentBrain::tell_report(Attempt& attempt, bool always) {
     proto::NodeMessage message;
     *message.mutable_report() = attempt.report;
     tell(std::move(message));
-}
-
-// ---- shepherds and execd
-
-void AgentBrain::handle(const FromShepherdEvent& event) {
-    Key key;
-    Attempt* attempt = by_socket(event.socket_name, key);
-    if (attempt == nullptr) return;
-    proto::NodeMessage message;
-    switch (event.message.body_case()) {
-        case proto::FromShepherd::kReport: {
-            const proto::AttemptReport& report = event.message.report();
-            if (Key{report.id().job(), report.id().attempt()} != key || attempt->state != State::Live) return;
-            attempt->report = report;
-            attempt->report.set_node(options_.node.name());
-            if (report.phase() == proto::ATTEMPT_GONE) return gone(key, *attempt);
-            return tell_report(*attempt, false);
-        }
-        case proto::FromShepherd::kCommit: *message.mutable_commit() = event.message.commit(); break;
-        case proto::FromShepherd::kDamaged: *message.mutable_damaged() = event.message.damaged(); break;
-        case proto::FromShepherd::kFault: *message.mutable_fault() = event.message.fault(); break;
-        case proto::FromShepherd::kPong:
-        case proto::FromShepherd::kReady:
-        case proto::FromShepherd::BODY_NOT_SET: return;
-    }
-    tell(std::move(message));
-}
-
-void AgentBrain::handle(const ShepherdUp& event) {
-    Key key;
-    if (Attempt* attempt = by_socket(event.socket_name, key)) {
-        attempt->connected = true;
-        attempt->deadline.reset();
-        if (attempt->stop) attempt->deadline = now_.steady + milliseconds(attempt->stop->grace_ms()) + options_.stop_slack;
-        attempt->state = State::Live;
-        return send_prepared_state(key, *attempt);
-    }
-    if (Spare* spare = spare_by_socket(event.socket_name)) {
-        spare->connected = true;
-        actions_.push_back(TellShepherd{spare->socket_name, identity(spare->spool_folder)});
-    }
-}
-
-void AgentBrain::handle(const ShepherdDown& event) {
-    Key key;
-    if (Attempt* attempt = by_socket(event.socket_name, key)) {
-        attempt->connected = false;
-        if (attempt->state == State::Live || attempt->state == State::Spawning) reap(key, *attempt, "the shepherd of this attempt died");
-        return;
-    }
-    const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.socket_name == event.socket_name; });
-    if (found == spares_.end()) return;
-    actions_.push_back(DropNote{found->spool_folder});
-    actions_.push_back(RemoveSpool{found->spool_folder});
-    spares_.erase(found);
-    refill_at_ = now_.steady + seconds(5);  // a spare that dies at once must not be made again in a circle
-}
-
-void AgentBrain::handle(const Spawned& event) {
-    for (auto& [key, attempt] : attempts_) {
-        if (attempt.state != State::Spawning || attempt.request != event.reply.request()) continue;
-        if (!event.reply.error().empty()) {
-            attempt.failure = event.reply.error();
-            return gone(key, attempt);
-        }
-        attempt.note.shepherd = {event.reply.pid(), event.reply.start_ticks()};
-        actions_.push_back(KeepNote{attempt.note});
-        actions_.push_back(Connect{attempt.note.socket_name, attempt.note.shepherd});
-        return;
-    }
-    const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.request == event.reply.request(); });
-    if (found == spares_.end()) return;
-    if (!event.reply.error().empty()) {
-        say(fmt::format("spare_failed reason=\"{}\"", event.reply.error()));
-        spares_.erase(found);
-        refill_at_ = now_.steady + seconds(5);
-        return;
-    }
-    found->request = 0;
-    found->shepherd = {event.reply.pid(), event.reply.start_ticks()};
-    AttemptNote note;
-    note.socket_name = found->socket_name;
-    note.spool_folder = found->spool_folder;
-    note.shepherd = found->shepherd;
-    actions_.push_back(KeepNote{note});
-    actions_.push_back(Connect{found->socket_name, found->shepherd});
-}
-
-void AgentBrain::handle(const Reaped& event) {
-    for (auto& [key, attempt] : attempts_) {
-        if (attempt.state != State::Reaping || attempt.request != event.reply.request()) continue;
-        if (event.reply.still_there() > 0) {
-            // Not proved empty: the cards stay held, and it is tried again with the next beat.
-            say(fmt::format("not_empty job={} attempt={} processes={}", key.job, key.attempt, event.reply.still_there()));
-            attempt.request = 0;
-            attempt.deadline = now_.steady + seconds(1);
-            return;
-        }
-        return gone(key, attempt);
-    }
-}
-
-void AgentBrain::handle(const Started& event) {
-    for (const AttemptNote& note : event.notes) {
-        const Key key{note.prepare.id().job(), note.prepare.id().attempt()};
-        if (key.job == 0) {  // a spare of an earlier agent: nobody knows how warm it is
-            actions_.push_back(KillShepherd{note.shepherd});
-            actions_.push_back(DropNote{note.spool_folder});
-            actions_.push_back(RemoveSpool{note.spool_folder});
-            continue;
-        }
-        Attempt& attempt = attempts_[key];
-        attempt.note = note;
-        *attempt.report.mutable_id() = note.prepare.id();
-        attempt.report.set_node(options_.node.name());
-        attempt.report.set_phase(proto::ATTEMPT_PREPARING);
-        attempt.state = State::Spawning;  // until it answers
-        attempt.deadline = now_.steady + options_.spawn_limit;
-        actions_.push_back(Connect{note.socket_name, note.shepherd});
-    }
-    next_beat_ = now_.steady + options_.heartbeat;
-    refill_spares();
-    hello_by_ = now_.steady + seconds(1);
-}
-
-void AgentBrain::exit_when_empty() {
-    if (!abandoned_) return;
-    const bool empty = std::all_of(attempts_.begin(), attempts_.end(), [](const auto& entry) { return entry.second.state == State::Gone; });
-    if (empty) actions_.push_back(Exit{0, "everything here has ended"});
-}
-
-void AgentBrain::handle(const Abandon&) {
-    abandoned_ = true;
-    handle(Leave{});
-    for (auto& [key, attempt] : attempts_) {
-        if (attempt.state == State::Gone) continue;
-        proto::Stop order;
-        *order.mutable_id() = attempt.note.prepare.id();
-        order.set_reason("the agent was told to end everything");
-        stop(order);
-    }
-    refill_at_ = now_.steady + kAbandonLimit;
-    exit_when_empty();
-}
-
-void AgentBrain::handle(const Leave&) {
-    for (const Spare& spare : spares_) {
-        proto::ToShepherd quit;
-        quit.mutable_quit();
-        if (spare.connected) actions_.push_back(TellShepherd{spare.socket_name, quit});
-        else if (spare.shepherd.pid != 0) actions_.push_back(KillShepherd{spare.shepherd});
-        actions_.push_back(DropNote{spare.spool_folder});
-        actions_.push_back(RemoveSpool{spare.spool_folder});
-    }
-    spares_.clear();
-    options_.spares_allowed = false;
-}
-
-void AgentBrain::handle(const AgentTick&) {
-    if (refill_at_ && *refill_at_ <= now_.steady) {
-        if (abandoned_) actions_.push_back(Exit{1, "some processes could not be ended in time"});
-        refill_spares();
-    }
-    std::vector<Key> late;
-    for (const auto& [key, attempt] : attempts_) {
-        if (attempt.deadline && *attempt.deadline <= now_.steady) late.push_back(key);
-    }
-    for (const Key key : late) {
-        Attempt& attempt = attempts_.at(key);
-        const bool starting = attempt.state == State::Spawning;
-        const std::string earlier = attempt.failure;
-        reap(key, attempt, starting ? "its shepherd did not start in time" : earlier.empty() ? "its shepherd did not end it in time" : earlier);
-    }
-    if (next_beat_ > now_.steady) return;
-    next_beat_ = now_.steady + options_.heartbeat;
-    if (!hello_by_) beat();
-    proto::ToShepherd ping;
-    ping.mutable_ping();
-    for (const auto& [key, attempt] : attempts_) {
-        if (attempt.connected) actions_.push_back(TellShepherd{attempt.note.socket_name, ping});
-    }
 }
 
 }  // namespace gangline::runner

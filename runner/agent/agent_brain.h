@@ -37,7 +37,8 @@ struct AgentOptions {
     Duration stop_slack = seconds(5);        // beyond the grace, then the shepherd itself is killed
     Duration spawn_limit = seconds(10);
     Duration refill_delay = milliseconds(300);
-    std::size_t keep_spools = 50;
+    std::uint32_t uid = 0;                   // ours, and our name ("": it has none): without an execd all jobs are this user's
+    std::string user;
 };
 
 // What outlives this process: enough to find the attempt again.
@@ -45,6 +46,7 @@ struct AttemptNote {
     proto::Prepare prepare;          // id 0/0: a spare
     std::string socket_name;
     std::string spool_folder;
+    std::string spare_folder;        // of a spare that was taken for this attempt: what its first life left
     ProcessId shepherd;
 };
 
@@ -54,7 +56,8 @@ struct ShepherdUp { std::string socket_name; };
 struct ShepherdDown { std::string socket_name; };  // the connection ended, or could not be made
 struct Spawned { proto::SpawnReply reply; };
 struct Reaped { proto::ReapReply reply; };
-struct Started { std::vector<AttemptNote> notes; };  // first event
+// First event. Leftovers: attempts that cgroups or shared memory are named after.
+struct Started { std::vector<AttemptNote> notes; std::vector<proto::AttemptId> leftovers; };
 struct Abandon {};                                 // whoever we work for has gone: end everything here
 struct Leave {};                                   // we go, gangs stay: spares quit
 struct AgentTick {};
@@ -63,7 +66,6 @@ using AgentEvent = std::variant<FromCoordinator, FromShepherdEvent, ShepherdUp, 
 struct Tell { proto::NodeMessage message; };       // the coordinator
 struct TellShepherd { std::string socket_name; proto::ToShepherd message; };
 struct Connect { std::string socket_name; ProcessId shepherd; };
-struct Disconnect { std::string socket_name; };
 struct KillShepherd { ProcessId shepherd; };
 struct Spawn { proto::SpawnRequest request; };
 struct Reap { proto::ReapRequest request; };
@@ -71,10 +73,12 @@ struct KeepNote { AttemptNote note; };
 struct DropNote { std::string spool_folder; };
 struct KeepEpoch { std::uint64_t epoch = 0; };
 struct RemoveSpool { std::string spool_folder; };
+struct SpoolEnded { std::string spool_folder; };   // kept for its log, as long as there is room
 struct ReadLog { proto::LogRequest request; std::string spool_folder; bool ended = false; };
 struct Exit { int code = 0; std::string reason; };
 struct Say { std::string line; };                  // the log
-using AgentAction = std::variant<Tell, TellShepherd, Connect, Disconnect, KillShepherd, Spawn, Reap, KeepNote, DropNote, KeepEpoch, RemoveSpool, ReadLog, Exit, Say>;
+using AgentAction = std::variant<Tell, TellShepherd, Connect, KillShepherd, Spawn, Reap, KeepNote, DropNote, KeepEpoch, RemoveSpool, SpoolEnded, ReadLog,
+                                 Exit, Say>;
 
 class AgentBrain {
   public:
@@ -108,8 +112,15 @@ class AgentBrain {
         ProcessId shepherd;
         std::uint64_t request = 0;             // != 0: not spawned yet
         bool connected = false;
+        bool ready = false;                    // it has answered, so its PMIx server is up
+    };
+    // A shepherd that was told to go: until it has gone.
+    struct Leaving {
+        AttemptNote note;
+        TimePoint deadline;
     };
 
+    static std::string spool_name(const proto::AttemptId& id);
     void handle(const FromCoordinator& event);
     void handle(const FromShepherdEvent& event);
     void handle(const ShepherdUp& event);
@@ -135,6 +146,13 @@ class AgentBrain {
     void refill_spares();
     void spawn_for(Key key, Attempt& attempt);
     void reap(Key key, Attempt& attempt, std::string why);
+    void reap_leftover(const proto::AttemptId& id);
+    void reattach(const AttemptNote& note);
+    std::string why_not_ours(const proto::Prepare& order) const;
+    void let_go(const AttemptNote& note, bool connected);
+    void has_left(const AttemptNote& note);
+    proto::ReapRequest reap_request(Key key) const;
+    void end_late_ones();
     void gone(Key key, Attempt& attempt);
     void send_prepared_state(Key key, Attempt& attempt);
     void tell_report(Attempt& attempt, bool always);
@@ -149,17 +167,20 @@ class AgentBrain {
     AgentOptions options_;
     std::map<Key, Attempt> attempts_;
     std::vector<Spare> spares_;
-    std::vector<std::string> ended_spools_;    // oldest first
+    std::map<std::string, Leaving> leaving_;   // by socket
     std::string coordinator_id_;
     std::uint64_t sequence_ = 0;
     std::uint64_t next_request_ = 1;
     std::uint64_t next_spare_ = 1;
+    std::int64_t started_ms_ = 0;              // names spares' folders, so that no earlier agent's is met
     std::uint64_t next_socket_ = 1;
     bool welcome_ = false;
     std::optional<TimePoint> hello_by_;        // the first Hello waits for re-attached shepherds, no longer than this
     bool abandoned_ = false;
     TimePoint next_beat_;
+    std::uint32_t unanswered_beats_ = 0;
     std::optional<TimePoint> refill_at_;
+    std::optional<TimePoint> abandon_by_;
     std::vector<TimePoint> spares_taken_;      // lately
     Now now_;
     std::vector<AgentAction> actions_;

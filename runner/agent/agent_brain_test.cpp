@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 namespace gangline::runner {
 namespace {
 
@@ -165,6 +167,8 @@ TEST(AgentBrain, ReapsWhatADeadShepherdLeftAndSaysGoneOnlyWhenNothingIsThere) {
     const std::string socket = node.bring_up(1, 1, {0});
     node.shepherd_says(socket, 1, 1, proto::ATTEMPT_RUNNING, 3);
     node.feed(ShepherdDown{socket});
+    EXPECT_THAT(node.all<Connect>(), SizeIs(1));  // only the connection may be lost
+    node.feed(ShepherdDown{socket});
     ASSERT_THAT(node.all<Reap>(), SizeIs(1));
     proto::ReapReply reply;
     reply.set_request(node.all<Reap>()[0].request.request());
@@ -238,7 +242,7 @@ TEST(AgentBrain, FindsAttemptsOfAnEarlierAgentAndWaitsForTheirWordBeforeHello) {
     note.spool_folder = "3-2";
     note.shepherd = {77, 5};
     fresh.brain_ = AgentBrain(Node::options(false));
-    fresh.feed(Started{{note}});
+    fresh.feed(Started{{note}, {}});
     ASSERT_THAT(fresh.all<Connect>(), SizeIs(1));
     EXPECT_THAT(fresh.all<Tell>(), IsEmpty());
     fresh.feed(ShepherdUp{"old-socket"});
@@ -253,6 +257,139 @@ TEST(AgentBrain, FindsAttemptsOfAnEarlierAgentAndWaitsForTheirWordBeforeHello) {
     EXPECT_TRUE(said_hello);
 }
 
+TEST(AgentBrain, ALostConnectionToALivingShepherdCostsNothing) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0});
+    node.shepherd_says(socket, 1, 1, proto::ATTEMPT_RUNNING, 3);
+    node.feed(ShepherdDown{socket});
+    node.feed(ShepherdUp{socket});
+    EXPECT_THAT(node.all<TellShepherd>(), SizeIs(2)) << "all that it must know, again";
+    EXPECT_THAT(node.all<Reap>(), IsEmpty());
+}
+
+TEST(AgentBrain, ATakenSparesSpoolIsNamedAfterTheAttemptAndItsOldFolderGoesWithIt) {
+    Node node(true);
+    const auto spawns = node.all<Spawn>();
+    proto::SpawnReply reply;
+    reply.set_request(spawns.at(0).request.request());
+    reply.set_pid(50);
+    node.feed(Spawned{reply});
+    const std::string socket = spawns[0].request.socket_name();
+    node.feed(ShepherdUp{socket});
+    node.order_prepare(5, 2, {0, 1});
+    ASSERT_THAT(node.all<TellShepherd>(), SizeIs(2));
+    EXPECT_EQ(node.all<TellShepherd>()[0].message.identity().spool_folder(), "5-2");
+    ASSERT_THAT(node.all<KeepNote>(), SizeIs(1));
+    EXPECT_EQ(node.all<KeepNote>()[0].note.spare_folder, spawns[0].request.spool_folder());
+    node.shepherd_says(socket, 5, 2, proto::ATTEMPT_GONE, 5);
+    node.order_release(5, 2);
+    EXPECT_THAT(node.all<RemoveSpool>(), IsEmpty()) << "it is still there";
+    node.feed(ShepherdDown{socket});
+    ASSERT_THAT(node.all<RemoveSpool>(), SizeIs(1));
+    EXPECT_EQ(node.all<RemoveSpool>()[0].spool_folder, spawns[0].request.spool_folder());
+    ASSERT_THAT(node.all<SpoolEnded>(), SizeIs(1));
+    EXPECT_EQ(node.all<SpoolEnded>()[0].spool_folder, "5-2");
+}
+
+TEST(AgentBrain, AShepherdThatDoesNotLeaveAfterItsReleaseIsKilled) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0});
+    node.shepherd_says(socket, 1, 1, proto::ATTEMPT_GONE, 5);
+    node.order_release(1, 1);
+    node.pass(seconds(9));
+    ASSERT_THAT(node.all<KillShepherd>(), SizeIs(1));
+    EXPECT_EQ(node.all<KillShepherd>()[0].shepherd.pid, 100);
+}
+
+TEST(AgentBrain, AskedTwiceForTheSamePrepareItStartsOneShepherd) {
+    Node node;
+    node.order_prepare(1, 1, {0});
+    ASSERT_THAT(node.all<Spawn>(), SizeIs(1));
+    node.order_prepare(1, 1, {0});
+    EXPECT_THAT(node.all<Spawn>(), IsEmpty());
+    ASSERT_THAT(node.reports(), SizeIs(1));
+    EXPECT_EQ(node.reports()[0].phase(), proto::ATTEMPT_PREPARING);
+}
+
+TEST(AgentBrain, WithoutExecdServesItsOwnUserAlone) {
+    AgentOptions options = Node::options(false);
+    options.uid = 1000;
+    options.user = "alice";
+    Node node;
+    node.brain_ = AgentBrain(options);
+    node.feed(Started{});
+    const auto try_as = [&](std::uint64_t job, const std::string& user, std::optional<std::uint32_t> uid) {
+        proto::Order one;
+        *one.mutable_prepare() = node.prepare(job, 1, {0});
+        one.mutable_prepare()->set_user(user);
+        proto::TicketClaims claims;
+        if (uid) claims.set_uid(*uid);
+        claims.set_node("n0");
+        if (uid) one.mutable_prepare()->mutable_ticket()->set_claims(claims.SerializeAsString());
+        node.order(one);
+        return node.all<Spawn>().size();
+    };
+    EXPECT_EQ(try_as(1, "bob", 1001), 0u);
+    ASSERT_THAT(node.reports(), SizeIs(1));
+    EXPECT_EQ(node.reports()[0].phase(), proto::ATTEMPT_GONE);
+    EXPECT_THAT(node.reports()[0].failure(), testing::HasSubstr("execd"));
+    EXPECT_EQ(try_as(2, "bob", std::nullopt), 0u) << "no ticket, another name";
+    EXPECT_EQ(try_as(3, "alice", 0), 0u) << "the number counts, not the name";
+    EXPECT_EQ(try_as(4, "alice", 1000), 1u);
+}
+
+TEST(AgentBrain, EndsWhatAnEarlierAgentLeftWithoutANoteAndSaysSo) {
+    Node node;
+    node.brain_ = AgentBrain(Node::options(false));
+    proto::AttemptId left;
+    left.set_job(4);
+    left.set_attempt(2);
+    node.feed(Started{{}, {left}});
+    ASSERT_THAT(node.all<Reap>(), SizeIs(1));
+    EXPECT_THAT(node.all<Tell>(), IsEmpty()) << "its Hello waits for the answer";
+    proto::ReapReply reply;
+    reply.set_request(node.all<Reap>()[0].request.request());
+    node.feed(Reaped{reply});
+    bool told = false;
+    for (const Tell& tell : node.all<Tell>()) {
+        if (!tell.message.has_hello()) continue;
+        ASSERT_EQ(tell.message.hello().attempts_size(), 1);
+        told = tell.message.hello().attempts(0).phase() == proto::ATTEMPT_GONE;
+    }
+    EXPECT_TRUE(told);
+}
+
+TEST(AgentBrain, AsksForAReapAgainWhenNoAnswerComes) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0});
+    node.feed(ShepherdDown{socket});
+    node.feed(ShepherdDown{socket});
+    ASSERT_THAT(node.all<Reap>(), SizeIs(1));
+    node.pass(seconds(11));
+    EXPECT_THAT(node.all<Reap>(), SizeIs(1));
+}
+
+TEST(AgentBrain, TellsAnOutcomeAgainWithEachBeatUntilItsRelease) {
+    Node node;
+    const std::string socket = node.bring_up(1, 1, {0});
+    node.shepherd_says(socket, 1, 1, proto::ATTEMPT_GONE, 5);
+    node.pass(seconds(1));
+    ASSERT_THAT(node.all<Tell>(), SizeIs(1));
+    ASSERT_EQ(node.all<Tell>()[0].message.heartbeat().progress_size(), 1);
+    EXPECT_EQ(node.all<Tell>()[0].message.heartbeat().progress(0).phase(), proto::ATTEMPT_GONE);
+}
+
+TEST(AgentBrain, ASilentCoordinatorIsNotBuriedInHeartbeats) {
+    Node node;
+    std::size_t beats = 0;
+    for (int i = 0; i < 120; ++i) {
+        node.pass(milliseconds(500));
+        beats += node.all<Tell>().size();
+    }
+    EXPECT_LE(beats, 50u);
+    EXPECT_GE(beats, 20u);
+}
+
 TEST(AgentBrain, ToldToEndEverythingItLeavesWhenTheLastAttemptIsGone) {
     Node node;
     const std::string socket = node.bring_up(1, 1, {0});
@@ -260,6 +397,10 @@ TEST(AgentBrain, ToldToEndEverythingItLeavesWhenTheLastAttemptIsGone) {
     EXPECT_THAT(node.all<Exit>(), IsEmpty());
     EXPECT_TRUE(node.all<TellShepherd>().at(0).message.has_stop());
     node.shepherd_says(socket, 1, 1, proto::ATTEMPT_GONE, 8);
+    EXPECT_THAT(node.all<Exit>(), IsEmpty());
+    ASSERT_THAT(node.all<TellShepherd>(), SizeIs(1));
+    EXPECT_TRUE(node.all<TellShepherd>()[0].message.has_release()) << "nobody else will say it";
+    node.feed(ShepherdDown{socket});
     EXPECT_THAT(node.all<Exit>(), SizeIs(1));
 }
 

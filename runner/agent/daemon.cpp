@@ -11,12 +11,14 @@
 #include <csignal>
 #include <deque>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "base/framing.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "runner/agent/leftovers.h"
 #include "runner/agent/log_reader.h"
 #include "runner/agent/notes.h"
 
@@ -31,7 +33,7 @@ struct Line {
 
 class Daemon {
   public:
-    explicit Daemon(const DaemonOptions& options) : options_(options), notes_(options.state), brain_(options.brain) {}
+    explicit Daemon(const DaemonOptions& options) : options_(options), notes_(options.state), brain_(options.brain), spools_(options.spool) {}
     Result<void> start();
     int serve();
 
@@ -41,6 +43,11 @@ class Daemon {
     void perform(const AgentAction& action);
     void connect(const Connect& action);
     void ask_execd(const proto::ExecdRequest& request);
+    void remove_spool(const std::string& folder);
+    void perform_on_disk(const AgentAction& action);
+    void restart_execd();
+    Started first_event();
+    void tick();
     void on_execd();
     void on_shepherd(const std::string& name);
     void on_coordinator();
@@ -59,7 +66,8 @@ class Daemon {
     Fd signals_;
     std::map<std::string, Line> shepherds_;
     std::deque<AgentEvent> events_;     // made while actions are performed: the brain is not re-entered
-    std::map<std::uint64_t, std::string> removals_;
+    Spools spools_;
+    std::optional<TimePoint> execd_again_;  // when to try its socket again
     std::optional<int> exit_code_;
     bool stepping_ = false;
     bool told_ready_ = false;
@@ -149,17 +157,26 @@ void Daemon::kill_exactly(const ProcessId& id) {
 }
 
 void Daemon::ask_execd(const proto::ExecdRequest& request) {
+    if (!execd_.fd) return log_warn("execd_absent request={}", static_cast<int>(request.body_case()));  // the brain asks again
     execd_.writer.push(request.SerializeAsString());
-    if (!execd_.writer.flush(execd_.fd.get())) log_error("execd_gone");
+    (void)execd_.writer.flush(execd_.fd.get());  // a dead peer is seen when it is read
+}
+
+// By execd, where it is nobody's loss that a big folder takes its time, and where it may be another user's.
+void Daemon::remove_spool(const std::string& folder) {
+    proto::ExecdRequest request;
+    request.mutable_reap()->set_spool_folder(folder);
+    request.mutable_reap()->set_remove_spool(true);
+    ask_execd(request);
 }
 
 void Daemon::connect(const Connect& action) {
     auto fd = connect_abstract(action.socket_name, SOCK_STREAM);
     if (!fd) return feed(ShepherdDown{action.socket_name});
-    // Whoever answers under this name must be the process that execd started, or at least one of the allowed users.
+    // Whoever answers under this name must be the process that execd started.
     const auto peer = peer_credentials(fd->get());
     const bool single = options_.execd_socket.empty();
-    if (!peer || (single && peer->uid != ::getuid())) {
+    if (!peer || (single && peer->uid != ::getuid()) || peer->pid != action.shepherd.pid) {
         log_warn("shepherd_refused socket={} peer_uid={}", action.socket_name, peer ? peer->uid : static_cast<uid_t>(-1));
         return feed(ShepherdDown{action.socket_name});
     }
@@ -177,8 +194,6 @@ void Daemon::perform(const AgentAction& action) {
         (void)found->second.writer.flush(found->second.fd.get());  // a dead peer is seen when it is read
     } else if (const auto* up = std::get_if<Connect>(&action)) {
         connect(*up);
-    } else if (const auto* down = std::get_if<Disconnect>(&action)) {
-        shepherds_.erase(down->socket_name);
     } else if (const auto* kill = std::get_if<KillShepherd>(&action)) {
         kill_exactly(kill->shepherd);
     } else if (const auto* spawn = std::get_if<Spawn>(&action)) {
@@ -189,52 +204,56 @@ void Daemon::perform(const AgentAction& action) {
         proto::ExecdRequest request;
         *request.mutable_reap() = reap->request;
         ask_execd(request);
-    } else if (const auto* keep = std::get_if<KeepNote>(&action)) {
+    } else if (const auto* exit = std::get_if<Exit>(&action)) {
+        log_info("leaving code={} reason=\"{}\"", exit->code, exit->reason);
+        exit_code_ = exit->code;
+    } else if (const auto* say = std::get_if<Say>(&action)) {
+        log_warn("{}", say->line);
+    } else {
+        perform_on_disk(action);
+    }
+}
+
+void Daemon::perform_on_disk(const AgentAction& action) {
+    if (const auto* keep = std::get_if<KeepNote>(&action)) {
         if (auto kept = notes_.keep(keep->note); !kept) log_error("note_lost reason=\"{}\"", kept.error().message);
     } else if (const auto* drop = std::get_if<DropNote>(&action)) {
         notes_.drop(drop->spool_folder);
     } else if (const auto* epoch = std::get_if<KeepEpoch>(&action)) {
         if (auto kept = notes_.keep_epoch(epoch->epoch); !kept) log_error("epoch_lost reason=\"{}\"", kept.error().message);
     } else if (const auto* remove = std::get_if<RemoveSpool>(&action)) {
-        if (options_.execd_socket.empty()) {
-            (void)remove_tree(fmt::format("{}/spool/{}", options_.state, remove->spool_folder));
-        } else {
-            proto::ExecdRequest request;
-            request.mutable_reap()->set_spool_folder(remove->spool_folder);
-            request.mutable_reap()->set_remove_spool(true);
-            ask_execd(request);
-        }
+        remove_spool(remove->spool_folder);
+    } else if (const auto* ended = std::get_if<SpoolEnded>(&action)) {
+        for (const std::string& folder : spools_.add_ended(ended->spool_folder)) remove_spool(folder);
     } else if (const auto* read = std::get_if<ReadLog>(&action)) {
         proto::NodeMessage message;
-        *message.mutable_log_data() = read_log(fmt::format("{}/spool/{}/output.log", options_.state, read->spool_folder), read->request, read->ended);
+        *message.mutable_log_data() = read_log(fmt::format("{}/{}", options_.spool, read->spool_folder), read->request, read->ended);
         message.mutable_log_data()->set_node(options_.brain.node.name());
         if (coordinator_) (void)coordinator_->send(message.SerializeAsString());
-    } else if (const auto* exit = std::get_if<Exit>(&action)) {
-        log_info("leaving code={} reason=\"{}\"", exit->code, exit->reason);
-        exit_code_ = exit->code;
-    } else if (const auto* say = std::get_if<Say>(&action)) {
-        log_warn("{}", say->line);
+    }
+}
+
+// Ours is started again at once; root's comes back by itself, and gangs go on without it meanwhile.
+void Daemon::restart_execd() {
+    execd_ = Line();
+    execd_again_.reset();
+    if (auto again = start_execd(); !again) {
+        execd_again_ = now().steady + seconds(1);
+        log_error("execd_failed reason=\"{}\"", again.error().message);
     }
 }
 
 void Daemon::on_execd() {
-    if (!execd_.reader.fill(execd_.fd.get())) {
-        log_error("execd_gone");
-        execd_.fd.reset();
-        if (auto again = start_execd(); !again) {
-            log_error("execd_failed reason=\"{}\"", again.error().message);
-            exit_code_ = 1;
-        }
-        execd_.reader = FrameReader();
-        execd_.writer = FrameWriter();
-        return;
-    }
+    const bool open = execd_.reader.fill(execd_.fd.get()).ok();
     while (auto frame = execd_.reader.next()) {
         proto::ExecdReply reply;
         if (!reply.ParseFromString(*frame)) continue;
         if (reply.has_spawn()) feed(Spawned{reply.spawn()});
-        if (reply.has_reap()) feed(Reaped{reply.reap()});
+        if (reply.has_reap() && reply.reap().request() != 0) feed(Reaped{reply.reap()});
     }
+    if (open) return;
+    log_error("execd_gone");
+    restart_execd();
 }
 
 void Daemon::on_shepherd(const std::string& name) {
@@ -290,14 +309,33 @@ std::vector<pollfd> Daemon::wait_list(std::vector<std::string>& names) const {
 }
 
 int Daemon::timeout_ms() const {
-    const auto next = brain_.next_deadline();
+    auto next = brain_.next_deadline();
+    if (execd_again_) next = std::min(next.value_or(*execd_again_), *execd_again_);
     if (!next) return 1000;
     const Duration left = *next - now().steady;
     return left <= Duration::zero() ? 0 : static_cast<int>(std::min<std::int64_t>(to_ms(left) + 1, 1000));
 }
 
+Started Daemon::first_event() {
+    Started event{notes_.all(), left_attempts(options_.brain.cluster, options_.brain.node.name())};
+    std::set<std::string> in_use;
+    for (const AttemptNote& note : event.notes) {
+        in_use.insert(note.spool_folder);
+        in_use.insert(note.spare_folder);
+    }
+    for (const std::string& folder : spools_.scan(in_use)) remove_spool(folder);
+    return event;
+}
+
+void Daemon::tick() {
+    const TimePoint at = now().steady;
+    if (execd_again_ && *execd_again_ <= at) restart_execd();
+    const auto next = brain_.next_deadline();
+    if (next && *next <= at) feed(AgentTick{});
+}
+
 int Daemon::serve() {
-    feed(Started{notes_.all()});
+    feed(first_event());
     if (options_.clean) feed(Abandon{});
     while (!exit_code_) {
         std::vector<std::string> names;
@@ -314,8 +352,7 @@ int Daemon::serve() {
             if (found != shepherds_.end() && (list[i + 4].revents & POLLOUT) != 0) (void)found->second.writer.flush(found->second.fd.get());
             if ((list[i + 4].revents & ~POLLOUT) != 0) on_shepherd(names[i]);
         }
-        const auto next = brain_.next_deadline();
-        if (next && *next <= now().steady) feed(AgentTick{});
+        tick();
     }
     for (auto& [name, line] : shepherds_) (void)line.writer.flush(line.fd.get());
     return *exit_code_;

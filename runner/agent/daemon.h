@@ -16,6 +16,7 @@ namespace gangline::runner {
 struct DaemonOptions {
     AgentOptions brain;
     std::string state;
+    std::string spool;             // where execd keeps the spools
     std::string coordinator;       // tcp://host:port; empty with `clean`
     std::string coordinator_key;
     KeyPair keys;

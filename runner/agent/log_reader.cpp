@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+
+#include <fmt/format.h>
 
 #include "base/handle.h"
 #include "base/output_log.h"
@@ -25,14 +28,29 @@ std::size_t next_boundary(std::string_view bytes, std::size_t at) {
 
 }  // namespace
 
-proto::LogData read_log(const std::string& path, const proto::LogRequest& request, bool attempt_ended) {
+proto::LogData read_log(const std::string& folder, const proto::LogRequest& request, bool attempt_ended) {
     proto::LogData data;
     *data.mutable_id() = request.id();
     data.set_request(request.request());
     data.set_next_offset(request.offset());
-    const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    struct stat info{};
-    if (!fd || ::fstat(fd.get(), &info) != 0) {
+    const Fd home(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    const Fd fd(home ? ::openat(home.get(), "output.log", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1);
+    struct stat owner {};
+    struct stat info {};
+    if (!fd && errno != ENOENT) {
+        data.set_error(errno_error(fmt::format("cannot open the output log in {}", folder)).message);
+        data.set_at_end(true);
+        data.set_complete(attempt_ended);
+        return data;
+    }
+    if (fd && (::fstat(home.get(), &owner) != 0 || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != owner.st_uid ||
+               info.st_nlink != 1)) {
+        data.set_error(fmt::format("the output log in {} is not the file that its owner's shepherd wrote", folder));
+        data.set_at_end(true);
+        data.set_complete(true);
+        return data;
+    }
+    if (!fd) {
         // Before the first line there is no file; when the attempt has ended it is gone for good.
         data.set_at_end(true);
         data.set_complete(attempt_ended);

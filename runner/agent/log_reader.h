@@ -7,6 +7,7 @@
 
 namespace gangline::runner {
 
-proto::LogData read_log(const std::string& path, const proto::LogRequest& request, bool attempt_ended);
+// `folder` may be another user's: its output.log must be a plain file of that user and nobody's second name.
+proto::LogData read_log(const std::string& folder, const proto::LogRequest& request, bool attempt_ended);
 
 }  // namespace gangline::runner

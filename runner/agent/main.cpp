@@ -1,6 +1,7 @@
 #include "runner/agent/main.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -32,6 +33,7 @@ struct AgentMainOptions {
     NodeWish node;
     std::string cluster;
     std::string execd;
+    std::string spool;
     std::uint32_t spares = 1;
     int lifeline_fd = -1;
     int ready_fd = -1;
@@ -63,6 +65,7 @@ po::options_description describe(AgentMainOptions& o) {
         ("address", po::value(&o.node.address)->default_value("127.0.0.1"), "address of this node for gang traffic")
         ("rack", po::value(&o.node.rack), "name of the rack")
         ("execd", po::value(&o.execd), "several users: socket name of the execd that root runs here")
+        ("spool", po::value(&o.spool), "several users: `spool` in the --state of that execd; default: in our --state")
         ("spares", po::value(&o.spares)->default_value(4), "most shepherds kept ready, 0 to 16")
         ("topology", po::value(&o.topology), "file that keeps this machine's topology; default: in --state")
         ("lifeline-fd", po::value(&o.lifeline_fd), "descriptor whose end means: end every gang here, and leave")
@@ -94,6 +97,7 @@ Result<void> check(const AgentMainOptions& o) {
     if (!plain(o.cluster)) return bad(fmt::format("--cluster '{}': 1 to 64 letters, digits, '.', '_' or '-'", o.cluster));
     if (o.node.virtual_cards > 4096) return bad(fmt::format("--cards {}: 1 to 4096", o.node.virtual_cards));
     if (o.spares > 16) return bad(fmt::format("--spares {}: 0 to 16", o.spares));
+    if (!o.spool.empty() && (o.spool.front() != '/' || o.execd.empty())) return bad(fmt::format("--spool '{}': an absolute path, together with --execd", o.spool));
     if (o.clean) return {};
     if (o.coordinator.empty()) return bad("--coordinator is missing: tcp://HOST:PORT, as `nodes` in the coordinator's endpoints.json");
     if (!is_public_key(o.coordinator_key)) return bad("--coordinator-key is missing or no public key (40 characters, `key` in the coordinator's endpoints.json)");
@@ -127,6 +131,7 @@ int agent_main(int argc, char** argv) {
     if (!locked) return complain(3, locked.error().message);
     DaemonOptions options;
     options.state = o.state.front() == '/' ? o.state : std::string(::getcwd(nullptr, 0)) + "/" + o.state;
+    options.spool = o.spool.empty() ? options.state + "/spool" : o.spool;
     options.coordinator = o.coordinator;
     options.coordinator_key = o.coordinator_key;
     options.execd_socket = o.execd;
@@ -142,6 +147,7 @@ int agent_main(int argc, char** argv) {
     if (auto kept = keep_topology(topology); kept.ok()) {
         ::setenv("HWLOC_XMLFILE", topology.c_str(), 1);
         ::setenv("HWLOC_THISSYSTEM", "1", 1);
+        ::setenv("HWLOC_PLUGINS_PATH", "/nonexistent", 1);  // what plugins find is in the file already; loading them takes ms
     } else {
         log_warn("topology_not_kept reason=\"{}\"", kept.error().message);
     }
@@ -155,6 +161,8 @@ int agent_main(int argc, char** argv) {
     brain.spares_allowed = o.execd.empty() && o.spares > 0 && !o.clean;
     brain.most_spares = std::max(1u, o.spares);
     brain.cgroups = o.node.cgroups;
+    brain.uid = ::getuid();
+    if (const passwd* user = ::getpwuid(brain.uid); user != nullptr) brain.user = user->pw_name;
     auto code = run_agent(options);
     remove_empty_cgroups(o.cluster, o.node.name);
     if (!code) return complain(1, code.error().message);

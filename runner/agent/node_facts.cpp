@@ -1,6 +1,7 @@
 #include "runner/agent/node_facts.h"
 
 #include <hwloc.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -35,25 +36,28 @@ std::string card_model(std::uint32_t index) {
     return "NVIDIA";
 }
 
-const char* cgroup_base() {
+}  // namespace
+
+std::string machine_cgroup_root() {
     for (const char* root : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
         if (::access(fmt::format("{}/cgroup.controllers", root).c_str(), F_OK) == 0) return root;
     }
-    return nullptr;
+    return "";
 }
-
-}  // namespace
 
 proto::NodeInfo describe_node(const NodeWish& wish) {
     proto::NodeInfo node;
     node.set_name(wish.name);
     node.set_address(wish.address);
     node.set_rack(wish.rack);
-    node.set_cpus(static_cast<std::uint32_t>(::sysconf(_SC_NPROCESSORS_ONLN)));
+    cpu_set_t usable;
+    CPU_ZERO(&usable);
+    const bool known = ::sched_getaffinity(0, sizeof usable, &usable) == 0;  // a container's share, not the machine
+    node.set_cpus(static_cast<std::uint32_t>(known ? CPU_COUNT(&usable) : ::sysconf(_SC_NPROCESSORS_ONLN)));
     struct sysinfo memory{};
     if (::sysinfo(&memory) == 0) node.set_memory_mib(memory.totalram * memory.mem_unit >> 20);
     node.set_boot_id(boot_id());
-    node.set_version("0.1.0");
+    node.set_version(GANGLINE_VERSION);
     node.set_multi_user(wish.multi_user);
     node.set_process_tracking(wish.cgroups ? "cgroup v2" : "subreaper");
     const std::uint32_t real = wish.virtual_cards == 0 ? real_cards() : 0;
@@ -82,15 +86,15 @@ Result<void> keep_topology(const std::string& path) {
 }
 
 bool can_make_cgroups(const std::string& cluster, const std::string& node) {
-    const char* base = cgroup_base();
-    if (base == nullptr) return false;
+    const std::string base = machine_cgroup_root();
+    if (base.empty()) return false;
     const std::string folder = fmt::format("{}/gangline/{}/{}", base, cluster, node);
     return make_folders(folder).ok() && ::access((folder + "/cgroup.kill").c_str(), W_OK) == 0;
 }
 
 void remove_empty_cgroups(const std::string& cluster, const std::string& node) {
-    const char* base = cgroup_base();
-    if (base == nullptr) return;
+    const std::string base = machine_cgroup_root();
+    if (base.empty()) return;
     for (const std::string& folder : {fmt::format("{}/gangline/{}/{}", base, cluster, node), fmt::format("{}/gangline/{}", base, cluster), fmt::format("{}/gangline", base)}) {
         if (::rmdir(folder.c_str()) != 0) return;
     }

@@ -24,6 +24,8 @@ proto::NodeInfo describe_node(const NodeWish& wish);
 // Makes sure that `path` holds this machine's topology as it is since its boot. Errors: Internal; the caller goes on without.
 Result<void> keep_topology(const std::string& path);
 
+// Root of the cgroup v2 hierarchy, also where it is the `unified` folder of a hybrid one; empty: none.
+std::string machine_cgroup_root();
 // Can an attempt be given a cgroup v2 group of its own here? Tries it.
 bool can_make_cgroups(const std::string& cluster, const std::string& node);
 // The node's own folders there, where nothing is below them any more.

@@ -39,7 +39,9 @@ Result<void> Notes::keep(const AttemptNote& note) {
     const std::string a = where.SerializeAsString();
     const std::string b = who.SerializeAsString();
     const std::string c = note.prepare.SerializeAsString();
-    return put(fmt::format("{}/attempts/{}", state_, note.spool_folder), fmt::format("{} {} {}\n", a.size(), b.size(), c.size()) + a + b + c);
+    const std::string& d = note.spare_folder;
+    return put(fmt::format("{}/attempts/{}", state_, note.spool_folder),
+               fmt::format("{} {} {} {}\n", a.size(), b.size(), c.size(), d.size()) + a + b + c + d);
 }
 
 void Notes::drop(const std::string& spool_folder) { ::unlink(fmt::format("{}/attempts/{}", state_, spool_folder).c_str()); }
@@ -49,13 +51,13 @@ std::vector<AttemptNote> Notes::all() const {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(state_ + "/attempts", error)) {
         const auto text = read_file(entry.path().string());
-        std::size_t a = 0, b = 0, c = 0;
+        std::size_t a = 0, b = 0, c = 0, d = 0;
         int head = 0;
         AttemptNote note;
         proto::SpawnRequest where;
         proto::SpawnReply who;
-        const bool sane = text.ok() && std::sscanf(text->c_str(), "%zu %zu %zu\n%n", &a, &b, &c, &head) == 3 && head > 0 &&
-                          text->size() == static_cast<std::size_t>(head) + a + b + c;
+        const bool sane = text.ok() && std::sscanf(text->c_str(), "%zu %zu %zu %zu\n%n", &a, &b, &c, &d, &head) == 4 && head > 0 &&
+                          text->size() == static_cast<std::size_t>(head) + a + b + c + d;
         if (sane) {
             const char* at = text->data() + head;
             const bool parsed = where.ParseFromArray(at, static_cast<int>(a)) && who.ParseFromArray(at + a, static_cast<int>(b)) &&
@@ -63,6 +65,7 @@ std::vector<AttemptNote> Notes::all() const {
             if (parsed && where.spool_folder() == entry.path().filename().string()) {
                 note.socket_name = where.socket_name();
                 note.spool_folder = where.spool_folder();
+                note.spare_folder.assign(at + a + b + c, d);
                 note.shepherd = {who.pid(), who.start_ticks()};
                 notes.push_back(std::move(note));
                 continue;
