@@ -161,12 +161,13 @@ Result<std::uint64_t> lay_out_tensor(hid_t file, hid_t links, hid_t creation, co
     return place;
 }
 
+// All headers lie in one run at the front.
+std::uint64_t header_bytes(std::size_t tensors) { return (600 * std::uint64_t{tensors} + 2 * kAlignFrom - 1) / kAlignFrom * kAlignFrom; }
+
 Result<Properties> access_properties(std::size_t tensors) {
     Properties access(H5Pcreate(H5P_FILE_ACCESS));
-    const std::uint64_t headers = 600 * std::uint64_t{tensors} + 64 * 1024;  // all headers in one run at the front
-    const std::uint64_t rounded = (headers + (1u << 20) - 1) / (1u << 20) * (1u << 20);
     if (!access || H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
-        H5Pset_alignment(access.get(), kAlignFrom, kAlignment) < 0 || H5Pset_meta_block_size(access.get(), rounded) < 0 ||
+        H5Pset_alignment(access.get(), kAlignFrom, kAlignment) < 0 || H5Pset_meta_block_size(access.get(), header_bytes(tensors)) < 0 ||
         H5Pset_file_locking(access.get(), false, true) < 0) {  // the folder is private until it is published
         return hdf5_error("cannot set up HDF5");
     }
@@ -185,7 +186,7 @@ Result<Properties> dataset_properties() {
 }  // namespace
 
 std::uint64_t estimated_bytes(const ShardPlan& plan) {
-    std::uint64_t bytes = (600 * std::uint64_t{plan.tensors.size()} + 64 * 1024 + (2u << 20)) / (1u << 20) * (1u << 20);
+    std::uint64_t bytes = header_bytes(plan.tensors.size()) + kAlignFrom;
     for (const Tensor& tensor : plan.tensors) bytes += *elements_of(tensor.extent) * bytes_of(tensor.dtype) + kAlignment;
     return bytes;
 }
