@@ -14,14 +14,21 @@ import time
 
 PROGRAM = os.path.abspath(sys.argv[1])
 DATA = sys.argv[2] if len(sys.argv) > 2 else "/usr/share/datasets/fashion-mnist"
-MPIRUN = ["mpirun", "--oversubscribe", "--mca", "btl_vader_single_copy_mechanism", "none", "-n", "4", PROGRAM, "--data", DATA]
+
+
+def command(folder, words):
+    """Shared memory of a killed MPI run would stay behind in /dev/shm: it goes into the test's own folder."""
+    return ["mpirun", "--oversubscribe", "--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "btl_vader_backing_directory", str(folder),
+            "--mca", "orte_tmpdir_base", str(folder), "-n", "4", PROGRAM, "--data", DATA, *words]
+
+
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 for name in [name for name in ENVIRONMENT if name.startswith(("GANGLINE_", "PMIX_", "SLURM_"))]:
     del ENVIRONMENT[name]
 
 
 def run(folder, *words):
-    done = subprocess.run([*MPIRUN, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command(folder, words), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -36,7 +43,7 @@ def published(folder):
 
 def kill_after_checkpoints(folder, count, *words):
     """Starts a run and kills all of it with SIGKILL once that many checkpoints are published."""
-    gang = subprocess.Popen([*MPIRUN, *words], cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    gang = subprocess.Popen(command(folder, words), cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                             start_new_session=True)
     deadline = time.monotonic() + 120
     while len(published(folder)) < count and gang.poll() is None and time.monotonic() < deadline:
