@@ -159,14 +159,16 @@ struct Limits {
 };
 
 Result<void> set_common(void* socket, const Limits& limits, const std::string& endpoint) {
+    // Behind ipc there is a server that is just starting, on this machine: it costs little to look again soon.
+    const bool is_local = endpoint.starts_with("ipc:");
     const std::pair<int, int> options[] = {
         {ZMQ_LINGER, 0},
         {ZMQ_HANDSHAKE_IVL, kHandshakeMs},
         {ZMQ_HEARTBEAT_IVL, 5'000},
         {ZMQ_HEARTBEAT_TIMEOUT, 15'000},
         {ZMQ_HEARTBEAT_TTL, 30'000},
-        {ZMQ_RECONNECT_IVL, 5},
-        {ZMQ_RECONNECT_IVL_MAX, 200},
+        {ZMQ_RECONNECT_IVL, is_local ? 2 : 5},
+        {ZMQ_RECONNECT_IVL_MAX, is_local ? 0 : 200},
         {ZMQ_BACKLOG, 1024},
         {ZMQ_SNDHWM, limits.most_waiting_messages},
         {ZMQ_RCVHWM, limits.most_waiting_messages},

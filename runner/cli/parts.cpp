@@ -201,6 +201,22 @@ bool run_part(const Part& part, const std::string& folder, Duration deadline) {
     return false;
 }
 
+std::vector<ProcessId> parts_naming(const std::string& folder) {
+    std::vector<ProcessId> found;
+    const std::string program = executable_path();
+    for (const pid_t pid : all_pids()) {
+        const auto words = read_file(fmt::format("/proc/{}/cmdline", pid), 1 << 20);
+        if (pid == ::getpid() || !words || words->find(folder + "/") == std::string::npos) continue;
+        char image[4096];
+        const ssize_t size = ::readlink(fmt::format("/proc/{}/exe", pid).c_str(), image, sizeof image);
+        // A program that was replaced meanwhile shows as "PATH (deleted)".
+        const bool ours = size > 0 && std::string_view(image, static_cast<std::size_t>(size)).starts_with(program);
+        const auto stat = process_stat(pid);
+        if (ours && stat && stat->state != 'Z') found.push_back(stat->id);
+    }
+    return found;
+}
+
 std::string log_tail(const std::string& folder, const std::string& part) {
     const auto text = read_file(fmt::format("{}/log/{}.log", folder, part), 64 << 20);
     if (!text || text->empty()) return " it said nothing";

@@ -44,6 +44,8 @@ Result<void> wait_ready(std::vector<StartedPart>& parts, const std::string& fold
 std::vector<ProcessId> wait_gone(std::vector<ProcessId> processes, Duration deadline);
 // Starts `part`, waits for its exit. True: exit code 0.
 bool run_part(const Part& part, const std::string& folder, Duration deadline);
+// Processes of this program whose command line names something below `folder`; a person's editor there is not one.
+std::vector<ProcessId> parts_naming(const std::string& folder);
 // The last lines of a part's log.
 std::string log_tail(const std::string& folder, const std::string& part);
 

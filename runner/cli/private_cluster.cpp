@@ -55,7 +55,10 @@ pid_t run_of(const std::string& name) {
     while ((got = ::read(line, &word, 1)) < 0 && errno == EINTR) {
     }
     if (got <= 0) {
-        const std::vector<ProcessId> stuck = wait_gone(parts, kEndTime);
+        std::vector<ProcessId> stuck = wait_gone(parts, kEndTime);
+        for (const std::string& folder : folders) {
+            for (const ProcessId& id : parts_naming(folder)) stuck.push_back(id);
+        }
         for (const ProcessId& id : stuck) ::kill(id.pid, SIGKILL);
         if (wait_gone(stuck, seconds(5)).empty()) {
             for (const std::string& folder : folders) static_cast<void>(remove_folder(folder).ok());

@@ -238,6 +238,15 @@ void prove_empty(const LocalClusterPlan& plan, Downfall& fall) {
                                                log_tail(plan.folder, node.name + "-clean")));
         }
     }
+    const std::vector<ProcessId> left = parts_naming(plan.folder);
+    for (const ProcessId& id : left) ::kill(id.pid, SIGKILL);
+    for (const ProcessId& id : wait_gone(left, seconds(5))) {
+        fall.trouble.push_back(fmt::format("process {} cannot be ended", id.pid));
+    }
+    if (!left.empty()) {
+        fall.done.push_back(fmt::format("ended {} process{} that a dead agent left", left.size(),
+                                        left.size() == 1 ? "" : "es"));
+    }
     for (const pid_t pid : all_pids()) {
         const auto mark = process_environment(pid, "GANGLINE_MARK");
         const auto stat = process_stat(pid);
