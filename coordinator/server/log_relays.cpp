@@ -29,8 +29,8 @@ std::vector<LogRelays::Answer> LogRelays::expire(TimePoint now) {
         Answer answer;
         answer.response.set_id(oldest.asker.request);
         answer.response.set_outcome(proto::UNREACHABLE);
-        answer.response.set_message(fmt::format("node {} did not send its output within {} s: it is kept there; try again when `gangline nodes` shows the node",
-                                                oldest.node, to_ms(kLogDeadline) / 1000));
+        answer.response.set_message(fmt::format("node {} did not send its output within {:.1f} s: it is kept there; try again when `gangline nodes` shows the node",
+                                                oldest.node, to_seconds(kLogDeadline)));
         answer.asker = std::move(oldest.asker);
         late.push_back(std::move(answer));
         waiting_.erase(waiting_.begin());

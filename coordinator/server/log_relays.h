@@ -14,7 +14,8 @@
 
 namespace gangline::coordinator {
 
-inline constexpr Duration kLogDeadline = seconds(5);
+// Shorter than a client waits before it asks again (2 s): the answer must be to its newest question.
+inline constexpr Duration kLogDeadline = milliseconds(1500);
 
 struct Asker {
     std::string route;

@@ -34,7 +34,7 @@ class Attachment {
           follower_(job, 0, LogFollower::Trouble::WaitForNode) {}
 
     Result<AttachEnd> run() {
-        heard_ = now().steady;
+        begun_ = heard_ = now().steady;
         while (true) {
             const TimePoint at = now().steady;
             if (is_over(at)) break;
@@ -141,6 +141,7 @@ class Attachment {
         const std::string words = progress_words(view_);
         if (printer_.has_live_status()) {
             if (has_ended(view_.state()) || at - drawn_at_ < milliseconds(90)) return;
+            if (words.empty() && at - begun_ < seconds(1)) return;    // a short job needs no status
             drawn_at_ = at;
             std::string line = fmt::format("job {} {}", job_, state_word(view_.state()));
             if (!words.empty()) line += "  " + words;
@@ -196,6 +197,7 @@ class Attachment {
     TimePoint show_due_{};
     Duration pause_ = kFirstPause;
     TimePoint ended_at_{};
+    TimePoint begun_{};
     TimePoint heard_{};
     TimePoint last_death_check_{};
     bool silence_told_ = false;

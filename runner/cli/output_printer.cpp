@@ -36,7 +36,6 @@ void OutputPrinter::print(const OutputRecord& record) {
     }
     erase_status();
     put(fd_of(header.stream), record.data);
-    draw_status();
 }
 
 void OutputPrinter::print_lines(const OutputRecord& record) {
@@ -54,7 +53,6 @@ void OutputPrinter::print_lines(const OutputRecord& record) {
         put_line(source.second, source.first, partial + "\n");
         partial.clear();
     }
-    draw_status();
 }
 
 void OutputPrinter::put_line(std::uint16_t stream, std::uint32_t rank, std::string_view line) {
@@ -93,7 +91,7 @@ void OutputPrinter::say(std::string_view text) {
 }
 
 void OutputPrinter::set_status(std::string text) {
-    if (!error_terminal_.is_terminal || text == status_) return;
+    if (!error_terminal_.is_terminal || (text == status_ && drawn_)) return;
     erase_status();
     status_ = std::move(text);
     draw_status();

@@ -3,7 +3,7 @@
 //
 // Without labels bytes pass as they come. With labels ("3: text") whole lines are printed; a line without an end is held
 // until its end comes or flush(). A live status line on standard error is taken away before anything is printed and
-// drawn again when the cursor stands at the beginning of a line.
+// drawn again by the next set_status() that finds the cursor at the beginning of a line.
 //
 // Thread rule: one thread. Writing blocks as the terminal or the pipe does; a closed pipe silences its stream.
 

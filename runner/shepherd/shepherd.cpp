@@ -227,14 +227,14 @@ proto::AttemptReport Shepherd::make_report() {
     report.set_revision(++revision_);
     add_ranks(report);
     if (failure_) {
-        report.set_failure(failure_->why);
+        report.set_failure(printable(failure_->why));
         report.set_failure_is_users(failure_->is_users);
     }
     report.set_gang_key(keys_.public_key);
     if (link_) report.set_gang_endpoint(link_->endpoint());
-    for (const std::string& fault : faults_) report.add_faults(fault);
+    for (const std::string& fault : faults_) report.add_faults(printable(fault));
     if (output_) {
-        for (const std::string& fault : output_->faults()) report.add_faults(fault);
+        for (const std::string& fault : output_->faults()) report.add_faults(printable(fault));
     }
     report.set_shepherd_pid(::getpid());
     report.set_master_port(master_port_);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <thread>
+
 #include "base/text.h"
 #include "runner/shepherd/reaper.h"
 
@@ -271,6 +273,27 @@ TEST(Shepherd, AnAgentThatComesBackHearsEverythingAndTheRanksNoticeNothing) {
     EXPECT_EQ(shepherd.news[0].ready().id().job(), 7u);
     shepherd.send_stop(0);
     ASSERT_TRUE(shepherd.wait_phase(proto::ATTEMPT_GONE)) << shepherd.story();
+}
+
+TEST(Shepherd, ARankRunsOnItsCardsShareOfTheProcessors) {
+    const auto units = static_cast<std::uint32_t>(std::thread::hardware_concurrency());
+    if (units < 2) GTEST_SKIP() << "NOT TESTED: one processor cannot be shared";
+    TestShepherd shepherd;
+    shepherd.cards = 2;
+    shepherd.shell(1, "nproc");
+    shepherd.place(1, 1);
+    shepherd.prepare.mutable_gang(0)->set_address("192.0.2.1");  // On a loopback address nobody is bound.
+    shepherd.run();
+    EXPECT_EQ(shepherd.output(), fmt::format("{}\n", units / 2)) << shepherd.story();
+}
+
+TEST(Shepherd, WordsThatAreNoUtf8DoNotSpoilTheReport) {
+    TestShepherd shepherd;
+    shepherd.shell(1, "true");
+    shepherd.spec().set_argv(0, "./prog");
+    ASSERT_TRUE(write_file_atomically(shepherd.work("prog"), "#!/bin/sh\nprintf '\\377\\376 bad'; exit 9\n", 0755).ok());
+    shepherd.run();
+    EXPECT_EQ(shepherd.rank(0).last_lines(), "?? bad");
 }
 
 TEST(Shepherd, ASpareTakesTheJobThatItIsGiven) {

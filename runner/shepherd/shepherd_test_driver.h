@@ -78,14 +78,14 @@ class TestShepherd {
         for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), text}) spec().add_argv(word);
         place(ranks);
     }
-    void place(std::uint32_t ranks, std::uint32_t cards = 0) {
+    void place(std::uint32_t ranks, std::uint32_t held = 0) {
         spec().set_ranks(ranks);
         prepare.clear_gang();
         proto::Placement& placement = *prepare.add_gang();
         placement.set_node("n0");
         placement.set_address("127.0.0.1");
         placement.set_rank_count(ranks);
-        for (std::uint32_t card = 0; card < cards; ++card) placement.add_cards(card);
+        for (std::uint32_t card = 0; card < held; ++card) placement.add_cards(card);
     }
 
     void start(bool spare = false) {
@@ -101,6 +101,7 @@ class TestShepherd {
             begin.node = "n0";
             begin.address = "127.0.0.1";
             begin.cluster = cluster;
+            begin.cards = cards;
             if (!spare) begin.job = 7;
             if (!spare) begin.attempt = 1;
             begin.warm = spare;
@@ -221,6 +222,7 @@ class TestShepherd {
 
     std::string folder;
     std::string cluster;
+    std::uint32_t cards = 0;  // of the node
     proto::Prepare prepare;
     std::optional<proto::RestorePoint> restore;
     proto::AttemptReport report;

@@ -215,6 +215,7 @@ class Cluster:
         return {view["rank"]: view["pid"] for view in self.show(job)["rank_views"]}
 
     def kill_rank(self, job, rank):
+        until(f"rank {rank} of job {job} known", lambda: self.rank_pids(job).get(rank), 10)
         Process(self.rank_pids(job)[rank]).kill()
 
     # ---- waiting

@@ -20,7 +20,7 @@ def test_twenty_killed_ranks_leave_the_weights_bit_identical(cluster):
     seed = int(os.environ.get("GANGLINE_E2E_SEED", random.randrange(1 << 30)))
     print("GANGLINE_E2E_SEED =", seed)
     chance = random.Random(seed)
-    steps = 30 * KILLS
+    steps = 50 * KILLS
     expected = undisturbed_weights(cluster, 4, steps)
     job = cluster.submit("-n", 4, "-N", 2, *steady("--steps", steps, "--step-ms", 10, "--every", 10))
     for kill in range(KILLS):
