@@ -267,9 +267,16 @@ class Cluster:
     def story(view):
         if not view:
             return "(never seen)"
-        view = dict(view)
-        view.pop("spec", None)
-        return json.dumps(view, indent=1)
+        lines = [f"job {view['id']} {view['state']} attempt {view['attempt']}: {view['reason']}", f"progress {json.dumps(view['progress'])}",
+                 f"faults {view['faults']}"]
+        for attempt in view["attempts"][-5:]:
+            nodes = [(place["node"], place["rank_count"]) for place in attempt["gang"]]
+            lines.append(f"attempt {attempt['attempt']} on {nodes}: {attempt['kind']} rank {attempt['rank']} code {attempt['exit_code']} signal {attempt['signal']}"
+                         f" restored {attempt['restored'] and attempt['restored']['step']} last step {attempt['last_step']}: {attempt['cause']}"
+                         + (f"\n    | {attempt['last_lines']}" if attempt["last_lines"] else ""))
+        lines.append(f"checkpoints {[(entry['step'], entry['attempt'], entry['damaged']) for entry in view['checkpoints'][-5:]]}")
+        lines.append(f"ranks {[(rank['rank'], rank['node'], rank['pid'], rank['state'], rank['step']) for rank in view['rank_views']]}")
+        return "\n".join(lines)
 
     # ---- hurting
 
@@ -342,6 +349,15 @@ class Cluster:
             until("all jobs ended", lambda: all(job["state"] in ENDED for job in self.jobs()), 30, pause=0.05)
         self.assert_no_gang_left()
 
+    def clean(self, node, state=None):
+        """What an operator does on a node whose agent is gone for good. Returns what was wrong; empty when all is well."""
+        try:
+            done = subprocess.run([GANGLINE, "agent", "--clean", "--state", str(state or self.folder / node), "--node", node, "--cluster", self.name],
+                                  capture_output=True, text=True, timeout=30, env=dict(self.environment, GANGLINE_E2E=f"{self.name}/clean"))
+        except subprocess.TimeoutExpired:
+            return f"agent --clean of {node} does not end"
+        return "" if done.returncode == 0 else f"agent --clean of {node}: exit code {done.returncode}: {done.stdout}{done.stderr}"
+
     def take_down(self):
         """Ends everything. Returns what was wrong, in words; empty when nothing is left."""
         trouble = []
@@ -361,14 +377,7 @@ class Cluster:
                 except subprocess.TimeoutExpired:
                     trouble.append(f"{part.name} does not end by SIGTERM")
                     part.kill()
-        for node in self.agents:
-            try:
-                clean = subprocess.run([GANGLINE, "agent", "--clean", "--state", str(self.folder / node), "--node", node, "--cluster", self.name],
-                                       capture_output=True, text=True, timeout=30, env=dict(self.environment, GANGLINE_E2E=f"{self.name}/clean"))
-                if clean.returncode != 0:
-                    trouble.append(f"agent --clean of {node}: exit code {clean.returncode}: {clean.stdout}{clean.stderr}")
-            except subprocess.TimeoutExpired:
-                trouble.append(f"agent --clean of {node} does not end")
+        trouble += filter(None, [self.clean(node) for node in self.agents])
         end = time.monotonic() + 5
         while True:
             processes, left = self.leftovers()

@@ -1,12 +1,10 @@
 """An agent dies: its gang does not notice. A node dies: its gang goes on elsewhere."""
 
 import signal
-import subprocess
 import time
 
 import pytest
 
-from cluster import GANGLINE
 from processes import Process, live_pids, read_stat, until
 from trainer import starts, steady, undisturbed_weights, weights
 
@@ -163,9 +161,7 @@ def test_clean_ends_a_gang_whose_agent_is_dead(cluster):
     job = cluster.submit("-n", 2, "-w", "n0", "--", "sh", "-c", "trap '' TERM; sleep 300 & sleep 300")
     cluster.wait_ranks(job)
     cluster.kill_agent("n0")
-    done = subprocess.run([GANGLINE, "agent", "--clean", "--state", str(cluster.folder / "n0"), "--node", "n0", "--cluster", cluster.name],
-                          capture_output=True, text=True, timeout=20, env=cluster.environment)
-    assert done.returncode == 0, done.stderr
+    assert cluster.clean("n0") == ""
     assert not cluster.marked("n0") and not cluster.shared_memory("n0")
     assert not [pid for pid in live_pids(lambda environment, _: f"\0GANGLINE_E2E={cluster.name}/n0\0".encode() in environment)]
     cluster.cli("cancel", job)

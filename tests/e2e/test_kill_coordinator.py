@@ -88,7 +88,7 @@ def test_while_ranks_start(held):
 @pytest.mark.parametrize("away", [0.3, pytest.param(5, marks=pytest.mark.long)])
 def test_while_a_gang_trains(held, away):
     cluster, log, submit = held
-    steps = 200 + int(50 * away)
+    steps = 200 + 50 * round(away)
     job = submit("--steps", steps, "--every", 10, options=["-N", 2])
     cluster.wait_step(job, 20)
     before = cluster.rank_pids(job)
@@ -178,7 +178,7 @@ def restart_coordinator_with_frozen(cluster):
 def test_while_the_gang_ends(held):
     """The last rank exits while no coordinator is there to hear it."""
     cluster, log, submit = held
-    job = submit("--steps", 40, count=2)
+    job = submit("--steps", 150, count=2)
     cluster.wait_step(job, 5)
     ranks = [Process(pid) for pid in cluster.rank_pids(job).values()]
     cluster.kill_coordinator()

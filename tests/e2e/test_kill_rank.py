@@ -20,9 +20,9 @@ def test_twenty_killed_ranks_leave_the_weights_bit_identical(cluster):
     seed = int(os.environ.get("GANGLINE_E2E_SEED", random.randrange(1 << 30)))
     print("GANGLINE_E2E_SEED =", seed)
     chance = random.Random(seed)
-    steps = 50 * KILLS
+    steps = 90 * KILLS
     expected = undisturbed_weights(cluster, 4, steps)
-    job = cluster.submit("-n", 4, "-N", 2, *steady("--steps", steps, "--step-ms", 10, "--every", 10))
+    job = cluster.submit("-n", 4, "-N", 2, *steady("--steps", steps, "--step-ms", 8, "--every", 10))
     for kill in range(KILLS):
         # At least one new checkpoint each time, so that every restart makes progress.
         newest = max((view["step"] for view in cluster.show(job)["checkpoints"]), default=0)
@@ -47,7 +47,9 @@ def test_a_restart_takes_the_newest_committed_checkpoint(cluster):
     job = cluster.submit("-n", 2, *steady("--steps", 100000, "--every", 10, "--starts", log))
     cluster.wait(job, "two checkpoints", lambda view: len(view["checkpoints"]) >= 2, 20)
     cluster.kill_rank(job, 1)
-    view = cluster.wait_step(job, 1, attempt=2)
+    cluster.wait_step(job, 1, attempt=2)
+    until("both ranks start again", lambda: sum(attempt == 2 for attempt, *_ in starts(log)) == 2, 10)
+    view = cluster.show(job)
     restored = view["attempts"][1]["restored"]["step"]
     earlier = [checkpoint["step"] for checkpoint in view["checkpoints"] if checkpoint["attempt"] == 1]
     assert restored == max(earlier)
