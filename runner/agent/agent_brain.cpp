@@ -169,6 +169,7 @@ void AgentBrain::handle(const FromCoordinator& event) {
             return;
         }
         case proto::Order::kBye:
+            handle(Leave{});
             actions_.push_back(Exit{3, "the coordinator closed this line: " + order.bye().reason()});
             return;
         case proto::Order::BODY_NOT_SET: return;

@@ -238,7 +238,7 @@ void prove_empty(const LocalClusterPlan& plan, Downfall& fall) {
                                                log_tail(plan.folder, node.name + "-clean")));
         }
     }
-    const std::vector<ProcessId> left = parts_naming(plan.folder);
+    const std::vector<ProcessId> left = wait_gone(parts_naming(plan.folder), seconds(1));   // spares are just leaving
     for (const ProcessId& id : left) ::kill(id.pid, SIGKILL);
     for (const ProcessId& id : wait_gone(left, seconds(5))) {
         fall.trouble.push_back(fmt::format("process {} cannot be ended", id.pid));

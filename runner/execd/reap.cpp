@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <set>
 
@@ -16,6 +17,8 @@
 
 namespace gangline::runner {
 namespace {
+
+constexpr Duration kCgroupLimit = milliseconds(500);
 
 constexpr Duration kSoon = milliseconds(2);
 constexpr Duration kLater = milliseconds(50);
@@ -99,9 +102,16 @@ std::optional<std::size_t> Reaping::look(TimePoint now) {
 }
 
 void remove_leftovers(const ReapScope& scope, const std::string& shm_name) {
-    if (!scope.cgroup.empty()) {
-        for (const char* part : {"/shepherd", "/ranks", ""}) ::rmdir((scope.cgroup + part).c_str());
+    // A killed process leaves its group a moment after its death: until then the folder is busy.
+    const TimePoint until = std::chrono::steady_clock::now() + kCgroupLimit;
+    while (!scope.cgroup.empty()) {
+        for (const char* part : {"/shepherd", "/ranks"}) ::rmdir((scope.cgroup + part).c_str());
+        if (::rmdir(scope.cgroup.c_str()) == 0 || errno != EBUSY || std::chrono::steady_clock::now() > until) break;
+        ::poll(nullptr, 0, 1);
     }
+    // Its parents (node, cluster, gangline) go with the last attempt below them.
+    std::string parent = scope.cgroup.substr(0, scope.cgroup.rfind('/'));
+    while (parent.size() > cgroup_root().size() && ::rmdir(parent.c_str()) == 0) parent.erase(parent.rfind('/'));
     (void)remove_tree("/dev/shm/" + shm_name);
 }
 

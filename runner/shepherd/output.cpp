@@ -76,7 +76,7 @@ std::string printable(std::string_view text) {
 }
 
 Result<std::unique_ptr<Output>> Output::open(Loop& loop, const OutputOptions& options) {
-    Fd fd(::open(options.log_path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+    Fd fd(::open(options.log_path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640));
     if (!fd) return errno_error("cannot open the output log " + options.log_path);
     const auto bytes = cut_torn_record(fd.get(), options.log_path);
     if (!bytes) return bytes.error();
@@ -130,7 +130,6 @@ Result<void> Output::open_files(const proto::Prepare& prepare, std::uint32_t fir
             auto file = open_file(absolute(expand_pattern(pattern, values), spec.cwd()), truncate);
             if (!file) return file.error();
             (is_error ? files.err : files.out) = *file;
-            ++users_[*file];
         }
         files_of_rank_[rank] = files;
     }
@@ -152,7 +151,6 @@ void Output::add_rank(RankKey key, Fd out, Fd err, Sink sink) {
     }
     for (std::size_t which = 0; which < 2; ++which) {
         Stream& stream = rank.streams[which];
-        stream.by_lines = stream.file != nullptr && users_[stream.file] > 1;
         const auto watched = loop_.watch(stream.fd.get(), [this, key, which](Ready) { on_readable(key, which); });
         if (!watched) log_error("output_not_watched rank={} error={}", key.rank, watched.error().message);
     }
@@ -173,41 +171,47 @@ bool Output::read_some(RankKey key, std::size_t which) {
     if (n <= 0) {
         loop_.forget(stream.fd.get());
         stream.fd.reset();
-        finish_line(stream);
+        finish_line(key, rank, stream);
         return false;
     }
     take(key, rank, stream, {chunk_.data(), static_cast<std::size_t>(n)});
     return true;
 }
 
+// Whole lines go on at once; the rest of a line waits a moment for its end, so that ranks do not cut each other's lines.
 void Output::take(RankKey key, RankOutput& rank, Stream& stream, std::string_view data) {
     rank.tail.append(data.size() > kTailBytes ? data.substr(data.size() - kTailBytes) : data);
     if (rank.tail.size() > 4 * kTailBytes) rank.tail.erase(0, rank.tail.size() - kTailBytes);
-    if (rank.sink) return rank.sink(stream.is_error, std::string(data));
-    record(key, stream.is_error ? OutputStream::Err : OutputStream::Out, data);
-    if (stream.file != nullptr) to_file(stream, data);
-}
-
-// Into a shared file go whole lines; the rest of a line waits a moment for its end.
-void Output::to_file(Stream& stream, std::string_view data) {
-    if (!stream.by_lines) {
-        stream.file->append(data);
-        return;
-    }
     if (const std::size_t end = data.rfind('\n'); end != std::string_view::npos) {
-        stream.partial.append(data.substr(0, end + 1));
+        if (const std::size_t first = data.find('\n') + 1; !stream.partial.empty() && stream.partial.size() + first <= kMostOutputRecord) {
+            stream.partial.append(data.substr(0, first));
+            finish_line(key, rank, stream);
+            if (first <= end) deliver(key, rank, stream, data.substr(first, end + 1 - first));
+        } else {
+            finish_line(key, rank, stream);
+            deliver(key, rank, stream, data.substr(0, end + 1));
+        }
         data.remove_prefix(end + 1);
-        finish_line(stream);
     }
     if (data.empty()) return;
     if (stream.partial.empty()) stream.partial_since = now().steady;
-    stream.partial.append(data);
-    if (stream.partial.size() > kMostPartialLine) finish_line(stream);
+    if (stream.partial.size() + data.size() <= kMostPartialLine) {
+        stream.partial.append(data);
+        return;
+    }
+    finish_line(key, rank, stream);
+    deliver(key, rank, stream, data);
 }
 
-void Output::finish_line(Stream& stream) {
+void Output::deliver(RankKey key, RankOutput& rank, Stream& stream, std::string_view data) {
+    if (rank.sink) return rank.sink(stream.is_error, std::string(data));
+    record(key, stream.is_error ? OutputStream::Err : OutputStream::Out, data);
+    if (stream.file != nullptr) stream.file->append(data);
+}
+
+void Output::finish_line(RankKey key, RankOutput& rank, Stream& stream) {
     if (stream.partial.empty()) return;
-    stream.file->append(stream.partial);
+    deliver(key, rank, stream, stream.partial);
     stream.partial.clear();
 }
 
@@ -217,7 +221,7 @@ void Output::drain(RankKey key) {
         // Bounded: a child that was left behind may write for ever.
         for (int i = 0; i < 4 * kMostReadsATurn && read_some(key, which); ++i) {
         }
-        finish_line(ranks_[key].streams[which]);
+        finish_line(key, ranks_[key], ranks_[key].streams[which]);
     }
 }
 
@@ -296,13 +300,13 @@ void Output::note_lost_bytes() {
 void Output::note(RankKey key, const std::string& text) { record(key, OutputStream::Note, text + "\n"); }
 
 void Output::flush(TimePoint now) {
-    log_.flush(now);
-    note_lost_bytes();
     for (auto& [key, rank] : ranks_) {
         for (Stream& stream : rank.streams) {
-            if (!stream.partial.empty() && now - stream.partial_since >= kHoldPartialLine) finish_line(stream);
+            if (!stream.partial.empty() && now - stream.partial_since >= kHoldPartialLine) finish_line(key, rank, stream);
         }
     }
+    log_.flush(now);
+    note_lost_bytes();
     for (auto& [path, file] : files_) file->flush(now);
 }
 

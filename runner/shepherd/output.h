@@ -2,10 +2,10 @@
 // What the ranks write: read from their pipes without ever blocking them, kept as records in <spool>/output.log, and
 // written to the files that the job names with sbatch's patterns.
 //
-//   pipe --read--> record log (all, in the order read)
-//            |---> user's file: one per pattern and rank, or one for several ranks, then by whole lines
-//            |---> last lines of each rank, for the report when it fails
-//            '---> sink: ranks of a step, whose client prints them instead
+//   pipe --read--> last lines of each rank, for the report when it fails
+//            '---> by whole lines (a line without an end waits 250 ms for it):
+//                    record log, and the user's file: one per pattern and rank, or one for several ranks
+//                    or the sink instead: ranks of a step, whose client prints them
 //
 // A full disk holds up nobody: see patient_file.h. The log stops growing at its limit; the user's files go on.
 // Thread rule: the loop's thread.
@@ -77,8 +77,7 @@ class Output {
         Fd fd;
         bool is_error = false;
         PatientFile* file = nullptr;  // none: no file for it
-        bool by_lines = false;        // the file is shared by several streams
-        std::string partial;          // an unfinished line, by_lines only
+        std::string partial;          // an unfinished line
         TimePoint partial_since{};
     };
     struct RankOutput {
@@ -98,8 +97,8 @@ class Output {
     void on_readable(RankKey key, std::size_t which);
     bool read_some(RankKey key, std::size_t which);  // false: nothing is there now
     void take(RankKey key, RankOutput& rank, Stream& stream, std::string_view data);
-    void to_file(Stream& stream, std::string_view data);
-    void finish_line(Stream& stream);
+    void deliver(RankKey key, RankOutput& rank, Stream& stream, std::string_view data);
+    void finish_line(RankKey key, RankOutput& rank, Stream& stream);
     void note_lost_bytes();
     void record(RankKey key, OutputStream stream, std::string_view data);
 
@@ -111,7 +110,6 @@ class Output {
     bool log_is_full_ = false;
     std::uint64_t noted_lost_ = 0;
     std::map<std::string, std::unique_ptr<PatientFile>> files_;
-    std::map<PatientFile*, unsigned> users_;  // streams a file
     std::map<std::uint32_t, Files> files_of_rank_;
     std::map<RankKey, RankOutput> ranks_;
     std::vector<char> chunk_;

@@ -23,7 +23,7 @@ namespace {
 constexpr Duration kReportEvery = milliseconds(500);
 constexpr Duration kSilentConnected = seconds(1);
 constexpr Duration kSilentClosed = milliseconds(300);
-constexpr Duration kSpareForgotten = seconds(60);
+constexpr Duration kSpareForgotten = seconds(3);
 constexpr Duration kGoneForgotten = seconds(3600);
 // The lead of several nodes may have passed the last fence on a moment before its own ranks ended.
 constexpr Duration kLeadLingers = milliseconds(200);
