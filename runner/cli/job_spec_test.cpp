@@ -9,7 +9,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const Surroundings kHere{"/work", "/home/a", "a", "/bin/sh", {{"PATH", "/bin"}, {"LANG", "C"}}};
+const Surroundings kHere{"/home/a/job", "/home/a", "a", "/bin/sh", {{"PATH", "/bin"}, {"LANG", "C"}}};
 
 Result<BuiltSpec> build(const std::vector<std::string>& words, const Surroundings& here = kHere) {
     auto parsed = parse_words(job_option_table(), words, WordsStop::AtFirstWord, "");
@@ -36,7 +36,7 @@ TEST(JobSpec, DefaultsAreOneRankWithOneCardWhereItWasSubmitted) {
     EXPECT_EQ(spec.ranks(), 1U);
     EXPECT_FALSE(spec.cards_given());
     EXPECT_EQ(spec.cards_per_rank(), 1U);
-    EXPECT_EQ(spec.cwd(), "/work");
+    EXPECT_EQ(spec.cwd(), "/home/a/job");
     EXPECT_EQ(spec.name(), "prog");
     EXPECT_EQ(spec.argv_size(), 2);
 }
@@ -106,7 +106,7 @@ TEST(JobSpec, LimitsFilesAndPlacesAreCarried) {
     EXPECT_EQ(spec.output(), "o-%j");
     EXPECT_EQ(spec.error(), "e-%j");
     EXPECT_TRUE(spec.append_output());
-    EXPECT_EQ(spec.cwd(), "/work/sub");
+    EXPECT_EQ(spec.cwd(), "/home/a/job/sub");
     EXPECT_EQ(spec.only_nodes_size(), 2);
     EXPECT_EQ(spec.exclude_nodes(0), "n3");
     EXPECT_EQ(spec.priority(), 30);
@@ -114,7 +114,7 @@ TEST(JobSpec, LimitsFilesAndPlacesAreCarried) {
     EXPECT_EQ(spec.grace_ms(), 500U);
     EXPECT_EQ(spec.progress_timeout_ms(), 120'000U);
     EXPECT_EQ(spec.user_retries(), 3U);
-    EXPECT_EQ(spec.checkpoint_folder(), "/work/c");
+    EXPECT_EQ(spec.checkpoint_folder(), "/home/a/job/c");
     EXPECT_TRUE(spec.exclusive());
     EXPECT_EQ(spec.comment(), "why not");
     EXPECT_EQ(spec.cpus_per_rank(), 2U);

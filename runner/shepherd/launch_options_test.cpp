@@ -9,7 +9,7 @@ namespace {
 using testing::HasSubstr;
 
 Result<LaunchOptions> parse(const std::vector<std::string>& words) {
-    return parse_launch(words, {"PATH=/bin", "HOME=/root", "SLURM_JOB_ID=3", "A=1", "B=2=3"}, "/work");
+    return parse_launch(words, {"PATH=/bin", "HOME=/root", "SLURM_JOB_ID=3", "A=1", "B=2=3"}, "/home/a/job");
 }
 
 std::string why(const std::vector<std::string>& words) {
@@ -31,7 +31,7 @@ TEST(LaunchOptions, TheFirstPlainWordBeginsTheProgram) {
     EXPECT_EQ(parsed->request.ranks_per_node(), 2u);
     EXPECT_TRUE(parsed->request.label());
     EXPECT_THAT(parsed->request.argv(), testing::ElementsAre("prog", "-n", "9", "--label"));
-    EXPECT_EQ(parsed->request.cwd(), "/work");
+    EXPECT_EQ(parsed->request.cwd(), "/home/a/job");
 }
 
 TEST(LaunchOptions, TwoDashesEndTheOptions) {
@@ -84,7 +84,7 @@ TEST(LaunchOptions, TheWholeEnvironmentGoesAlongUnlessAListSaysOtherwise) {
 }
 
 TEST(LaunchOptions, AFolderIsTakenFromWhereWeAre) {
-    EXPECT_EQ(parse({"-D", "sub", "x"})->request.cwd(), "/work/sub");
+    EXPECT_EQ(parse({"-D", "sub", "x"})->request.cwd(), "/home/a/job/sub");
     EXPECT_EQ(parse({"--chdir=/tmp", "x"})->request.cwd(), "/tmp");
 }
 
