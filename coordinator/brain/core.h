@@ -25,6 +25,8 @@ inline constexpr Duration kForkedIsJoined = seconds(1);      // programs that jo
 inline constexpr Duration kVerdictDelay = milliseconds(100); // an echo may overtake its cause on another node
 inline constexpr Duration kReturnGrace = milliseconds(2500); // after a new coordinator: agents come back within it
 inline constexpr Duration kSendAgain = seconds(2);           // an order without its answer
+inline constexpr std::uint32_t kCrashLoop = 2;        // the same user's failures in a row, without progress
+inline constexpr std::uint32_t kSignalCrashLoop = 3;  // the same rank by the same signal from outside, without progress
 inline constexpr std::int64_t kPatienceMs = 300'000;         // a job passed over so long is passed no more
 
 // What a node last said of its part of a job's newest attempt.

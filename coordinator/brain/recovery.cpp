@@ -1,6 +1,8 @@
 // A failure: its cause, who pays for it, and what comes next.
 //
-//   infrastructure   restart, as often as it takes; a restart without progress since the last one waits 0, 0.5, 1, 2 ... 60 s
+//   infrastructure   restart, as often as it takes; a restart without progress since the last one waits 0, 0.5, 1, 2 ... 60 s.
+//                    But when the same rank dies by the same signal without progress, its node is avoided the second time,
+//                    and the third time it is the program: a crash loop
 //   user             restart while retries are left, and never twice for the same failure without progress
 //
 // One lost rank stops the whole gang: its peers would hang in their next collective.
@@ -22,6 +24,20 @@ std::int32_t exit_code_of(const Job& job, proto::JobState outcome) {
     const proto::AttemptEnding& end = job.attempt().end;
     if (end.signal() != 0) return 128 + end.signal();
     return end.exit_code() != 0 ? end.exit_code() : 1;
+}
+
+// How many attempts in a row, the one that `fault` ends included, have ended like it with no progress in between.
+std::uint32_t same_in_a_row(const Job& job, const Fault& fault, bool advanced) {
+    std::uint32_t count = 1;
+    if (advanced) return count;
+    const std::size_t most = std::size_t{job.without_progress} + 1;  // the first of them may have got somewhere
+    for (std::size_t back = 2; back <= job.attempts.size() && back <= most + 1; ++back) {
+        const proto::AttemptEnding& end = job.attempts[job.attempts.size() - back].end;
+        if (end.kind() != fault.kind || end.exit_code() != fault.exit_code || end.signal() != fault.signal) break;
+        if (fault.kind == proto::INFRASTRUCTURE && end.rank() != fault.rank) break;
+        ++count;
+    }
+    return count;
 }
 
 std::string clip(std::string text, std::size_t most) {
@@ -107,9 +123,7 @@ void Brain::State::end_attempt(Job& job, Fault fault) {
     if (!is_live(job.state)) return;
     const proto::Progress progress = progress_of(job);
     const bool advanced = job.made_progress(job.attempt(), progress, now.unix_ms);
-    const Attempt* before = job.attempts.size() < 2 ? nullptr : &job.attempts[job.attempts.size() - 2];
-    const bool again = before != nullptr && !advanced && before->end.kind() == fault.kind &&
-                       before->end.exit_code() == fault.exit_code && before->end.signal() == fault.signal;
+    const std::uint32_t same = same_in_a_row(job, fault, advanced);
     proto::Record ending;
     proto::AttemptEnding& body = *ending.mutable_attempt_ending();
     bool restart = !fault.final;
@@ -117,9 +131,17 @@ void Brain::State::end_attempt(Job& job, Fault fault) {
         if (job.user_failures >= job.spec.user_retries()) {
             restart = false;
             if (job.spec.user_retries() != 0) fault.cause += fmt::format("; its {} retries are used up", job.spec.user_retries());
-        } else if (again) {
+        } else if (same >= kCrashLoop) {
             restart = false;
             fault.cause += "; the same failure as before and no progress in between: a crash loop, not tried again";
+        }
+    } else if (restart && fault.kind == proto::INFRASTRUCTURE && fault.rank >= 0 && fault.signal != 0 && same >= 2) {
+        fault.blame = true;
+        if (same >= kSignalCrashLoop) {
+            restart = false;
+            fault.cause += fmt::format("; the same rank by the same signal {} times, elsewhere too where there is another node, and no "
+                                       "progress in between: a crash loop, not tried again (is it out of memory?)",
+                                       same);
         }
     }
     *body.mutable_id() = id_of(job);

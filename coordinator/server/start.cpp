@@ -19,7 +19,7 @@ namespace gangline::coordinator {
 namespace {
 
 constexpr Duration kSelfTestDeadline = seconds(5);
-constexpr std::int64_t kMostUserMessageBytes = 1 << 20;
+constexpr std::int64_t kMostUserMessageBytes = 5 << 19;  // a job of the largest size that the brain takes (2 MiB), and room
 constexpr std::int64_t kMostNodeMessageBytes = 4 << 20;
 constexpr int kMostWaitingUserMessages = 10'000;
 

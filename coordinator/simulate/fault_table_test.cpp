@@ -271,10 +271,10 @@ TEST(Fault, ASegmentationFaultIsTheUsers) {
 
 TEST(Fault, RestartsWithoutProgressWaitLongerEachTime) {
     World world(two_nodes());
-    const std::uint64_t job = world.submit(command(1, {"sleep", "ms=5000"}));
-    for (int i = 0; i < 4; ++i) {
-        ASSERT_TRUE(world.run_until([&] { return world.live_ranks(job) == 1; }));
-        world.kill_rank(job, 0, SIGKILL);
+    const std::uint64_t job = world.submit(command(2, {"sleep", "ms=5000"}));
+    for (std::uint32_t i = 0; i < 4; ++i) {
+        ASSERT_TRUE(world.run_until([&] { return world.live_ranks(job) == 2; }));
+        world.kill_rank(job, i % 2, SIGKILL);
         ASSERT_TRUE(world.run_until([&] { return world.live_ranks(job) == 0 && !is(world, job, proto::PREPARING); }));
     }
     expect_ended(world, job, proto::COMPLETED);
@@ -283,6 +283,24 @@ TEST(Fault, RestartsWithoutProgressWaitLongerEachTime) {
         if (record.has_attempt_ending()) waits.push_back(record.attempt_ending().back_off_ms());
     }
     EXPECT_THAT(waits, testing::ElementsAre(0, 500, 1000, 2000));
+}
+
+TEST(Fault, TheSameRankKilledAgainAndAgainWithoutProgressMovesThenStops) {
+    World world(two_nodes());
+    const std::uint64_t job = world.submit(command(1, {"sleep", "ms=50000"}));
+    std::vector<std::string> nodes;
+    while (!is(world, job, proto::FAILED) && nodes.size() < 10) {
+        ASSERT_TRUE(world.run_until([&] { return world.live_ranks(job) == 1; }));
+        nodes.push_back(world.view(job).gang(0).node());
+        world.kill_rank(job, 0, SIGKILL);
+        ASSERT_TRUE(world.run_until([&] { return world.live_ranks(job) == 0 && !is(world, job, proto::PREPARING); }));
+        world.run_for(milliseconds(300));
+    }
+    ASSERT_EQ(nodes.size(), 3u);
+    EXPECT_EQ(nodes[1], nodes[0]);
+    EXPECT_NE(nodes[2], nodes[0]);
+    EXPECT_THAT(world.view(job).reason(), HasSubstr("crash loop"));
+    expect_ended(world, job, proto::FAILED);
 }
 
 TEST(Fault, ANodeThatDoesNotPrepareIsBlamedAndReplaced) {

@@ -125,6 +125,17 @@ Result<void> RankCgroup::limit_memory(std::uint64_t bytes) const {
     return {};
 }
 
+std::uint64_t RankCgroup::killed_for_memory() const {
+    const std::string events = read_at(folder_.get(), "memory.events", 4096);
+    const std::string_view name = "oom_kill ";
+    const std::size_t at = events.starts_with(name) ? 0 : events.find("\n" + std::string(name));
+    if (at == std::string::npos) return 0;
+    const char* first = events.data() + events.find(' ', at) + 1;
+    std::uint64_t count = 0;
+    std::from_chars(first, events.data() + events.size(), count);
+    return count;
+}
+
 void RankCgroup::remove() const {
     std::string path = path_;
     // <root>/gangline/<cluster>/<node>/<job>.<attempt>/ranks: the kernel refuses what is not empty.

@@ -30,6 +30,8 @@ class RankCgroup {
     bool is_empty() const;
     // memory.max in bytes. Errors: Unavailable where the memory controller is not delegated.
     Result<void> limit_memory(std::uint64_t bytes) const;
+    // How many processes of it the kernel has killed for want of memory (memory.events, oom_kill).
+    std::uint64_t killed_for_memory() const;
     void remove() const;            // the folder, and its parents as far as they are empty and ours
 
   private:

@@ -76,6 +76,11 @@ void Shepherd::judge_exit(RankGroup& group, LocalRank& rank, int status) {
     report.set_state(proto::RANK_EXITED);
     if (WIFSIGNALED(status)) report.set_signal(WTERMSIG(status));
     if (WIFEXITED(status)) report.set_exit_code(WEXITSTATUS(status));
+    if (report.signal() == SIGKILL && cgroup_ && cgroup_->killed_for_memory() != 0 && !failure_ && !stopped_) {
+        failure_ = Failure{fmt::format("rank {} was killed: the job reached its memory limit of {} MiB (--mem) on node {}", report.rank(),
+                                       prepare_->spec().memory_mib_per_node(), start_.node),
+                           true, 0};
+    }
     if (has_failed(report) || group.name_space.empty()) return;
     // Exit code 0 from inside MPI: its peers would wait for it for ever.
     const bool inside = pmix_->is_inside_mpi(group.name_space, report.rank());
