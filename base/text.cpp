@@ -151,6 +151,35 @@ Result<std::vector<std::string>> expand_node_list(std::string_view text) {
     return names;
 }
 
+bool natural_less(std::string_view a, std::string_view b) {
+    const auto digits = [](std::string_view text, std::size_t at) {
+        std::size_t end = at;
+        while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
+        return text.substr(at, end - at);
+    };
+    const auto without_zeros = [](std::string_view number) { return number.substr(std::min(number.find_first_not_of('0'), number.size())); };
+    std::size_t i = 0;
+    std::size_t j = 0;
+    while (i < a.size() && j < b.size()) {
+        const std::string_view number_a = digits(a, i);
+        const std::string_view number_b = digits(b, j);
+        if (number_a.empty() || number_b.empty()) {
+            if (a[i] != b[j]) return a[i] < b[j];
+            ++i;
+            ++j;
+            continue;
+        }
+        const std::string_view value_a = without_zeros(number_a);
+        const std::string_view value_b = without_zeros(number_b);
+        if (value_a.size() != value_b.size()) return value_a.size() < value_b.size();
+        if (value_a != value_b) return value_a < value_b;
+        i += number_a.size();
+        j += number_b.size();
+    }
+    if (a.size() - i != b.size() - j) return a.size() - i < b.size() - j;
+    return a < b;  // n01 and n1 differ
+}
+
 std::string compress_node_list(const std::vector<std::string>& names) {
     struct Run {
         std::string prefix;

@@ -20,6 +20,8 @@ Result<std::uint64_t> parse_memory_mib(std::string_view text);
 // "gpu[001-003,007],login1" -> names in order; the inverse compresses. Errors: InvalidArgument. At most 65,536 names.
 Result<std::vector<std::string>> expand_node_list(std::string_view text);
 std::string compress_node_list(const std::vector<std::string>& names);
+// n2 before n10: numbers inside names count as numbers.
+bool natural_less(std::string_view a, std::string_view b);
 // sbatch's file patterns: %j %A %a %x %u %N %n %t %s %J %%, with a zero-padding width (%4t). `values` maps the letter to
 // its text; an unknown letter stays as it is.
 std::string expand_pattern(std::string_view pattern, const std::map<char, std::string>& values);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace gangline {
 namespace {
 
@@ -54,6 +56,16 @@ TEST(Words, AreQuotedOnlyWhenAShellNeedsIt) {
     EXPECT_EQ(shell_quote("plain-word.txt"), "plain-word.txt");
     EXPECT_EQ(shell_quote("it's"), "'it'\\''s'");
     EXPECT_EQ(signal_name(9), "SIGKILL");
+}
+
+TEST(Names, NumbersInThemCountAsNumbers) {
+    std::vector<std::string> names = {"n10", "n2", "n1", "rack2-n1", "rack10-n1", "n01", "m3", "n"};
+    std::sort(names.begin(), names.end(), natural_less);
+    EXPECT_EQ(names, (std::vector<std::string>{"m3", "n", "n01", "n1", "n2", "n10", "rack2-n1", "rack10-n1"}));
+    for (const std::string& a : names) {
+        EXPECT_FALSE(natural_less(a, a));
+        for (const std::string& b : names) EXPECT_FALSE(natural_less(a, b) && natural_less(b, a)) << a << ' ' << b;
+    }
 }
 
 }  // namespace

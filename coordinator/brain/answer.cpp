@@ -58,8 +58,10 @@ std::string Brain::State::checkpoint_folder(const Job& job) const {
 
 // From 1; 0 = not in the queue.
 std::uint32_t Brain::State::position(const Job& job) const {
+    if (job.state != proto::QUEUED) return 0;
+    if (const auto planned = outlook.jobs.find(job.id); planned != outlook.jobs.end()) return planned->second.place;
     const auto at = facts.queue.find(job.queue_key());
-    if (job.state != proto::QUEUED || at == facts.queue.end()) return 0;
+    if (at == facts.queue.end()) return 0;
     return static_cast<std::uint32_t>(std::distance(facts.queue.begin(), at)) + 1;
 }
 
@@ -101,6 +103,11 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
         for (const Part& part : job.attempt().parts) *view.add_gang() = part.place;
     }
     for (const std::string& fault : job.faults) view.add_faults(fault);
+    view.set_time_limit_s(job.granted_limit_s != 0 ? job.granted_limit_s : job.spec.time_limit_s());
+    if (const auto planned = outlook.jobs.find(job.id); job.state == proto::QUEUED && planned != outlook.jobs.end()) {
+        view.set_expected_unix_ms(planned->second.expected_ms);
+        view.set_promised_unix_ms(planned->second.promised_ms);
+    }
     if (!whole) return view;
     view.set_position(position(job));
     for (const Attempt& attempt : job.attempts) view_attempt(attempt, *view.add_attempts());
@@ -138,7 +145,7 @@ void Brain::State::list_jobs(const Caller& who, const proto::ListJobs& request, 
     };
     for (const std::uint64_t id : facts.active) add(*facts.find(id), 0);
     std::uint32_t place = 0;
-    for (const QueueKey& key : facts.queue) add(*facts.find(key.job), ++place);
+    for (const Job* job : queue_in_order()) add(*job, ++place);
     for (const auto& [id, job] : facts.jobs) {
         if (full()) return;
         if (job.state == proto::QUEUED && job.held) add(job, 0);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "coordinator/brain/core.h"
 
 namespace gangline::coordinator {
@@ -24,11 +25,29 @@ std::string wanted(const Need& need) {
                            ? count(std::uint64_t{need.ranks} * need.cpus_per_rank, "CPU", "CPUs")
                            : count(need.cards(), "card", "cards");
     if (need.ranks_per_node != 0) text += fmt::format(", {} ranks a node", need.ranks_per_node);
-    if (need.nodes_min != 0) text += fmt::format(", on {} or more nodes", need.nodes_min);
-    if (need.nodes_max != 0) text += fmt::format(", on at most {} nodes", need.nodes_max);
+    if (need.nodes_min != 0 && need.nodes_min == need.nodes_max) {
+        text += fmt::format(", on {}", count(need.nodes_min, "node", "nodes"));
+    } else {
+        if (need.nodes_min != 0) text += fmt::format(", on {} or more", count(need.nodes_min, "node", "nodes"));
+        if (need.nodes_max != 0) text += fmt::format(", on at most {}", count(need.nodes_max, "node", "nodes"));
+    }
+    if (need.within == Level::Rack) text += ", all in one rack";
+    if (need.within == Level::Block) text += ", all in one block";
     if (need.memory_mib != 0) text += fmt::format(", {} MiB a node", need.memory_mib);
     if (need.exclusive) text += ", whole nodes";
     return text;
+}
+
+// Ranks that the fullest node of the gang has to take.
+std::uint32_t ranks_a_node(const Need& need) {
+    if (need.ranks_per_node != 0) return need.ranks_per_node;
+    if (need.nodes_max != 0) return (need.ranks + need.nodes_max - 1) / need.nodes_max;
+    return 1;
+}
+
+std::string clock(std::int64_t unix_ms, std::int64_t now_ms) {
+    if (unix_ms <= now_ms) return "now";
+    return fmt::format("{} (in {})", iso_time(unix_ms), human_duration(static_cast<double>(unix_ms - now_ms) / 1000));
 }
 
 }  // namespace
@@ -45,11 +64,14 @@ Survey Brain::State::survey() const {
             found.silent.push_back(name);
         } else if (!seen->second.unwanted.empty()) {
             found.unclean.push_back(name);
-        } else {
-            found.with_drained.push_back(node.offer());
-            if (node.drained) found.drained.push_back(name);
+        } else if (node.drained) {
+            found.drained.push_back(name);
         }
-        for (const auto& [key, hold] : node.holds) found.holders[key.job] += hold.cards.size();
+        for (const auto& [key, hold] : node.holds) {
+            Survey::Holder& holder = found.holders[key.job];
+            holder.cards += hold.cards.size();
+            ++holder.nodes;
+        }
         if (!is_offerable(name)) continue;
         ++found.open;
         found.free += node.cards_free();
@@ -58,40 +80,71 @@ Survey Brain::State::survey() const {
     return found;
 }
 
-std::string Brain::State::what_would_help(const Need& need, const Survey& nodes, const std::vector<Offer>& offers) const {
-    const std::uint32_t now_fits = largest_that_fits(need, offers);
-    if (now_fits > 0 && now_fits < need.ranks) return fmt::format("--ranks {} would fit now", now_fits);
-    if (!nodes.drained.empty() && place(need, nodes.with_drained)) return "gangline resume " + nodes.drained.front();
-    std::vector<Offer> emptied;
-    for (const Offer& offer : offers) emptied.push_back(whole_offer(facts.node(offer.node)->info));
-    if (!place(need, emptied)) return "no open node could hold it even when empty: bring nodes back, or ask for less";
-    if (nodes.holders.empty()) return {};
-    return fmt::format("it starts when enough of the {} before it have ended", count(nodes.holders.size(), "job", "jobs"));
+// Each demand relaxed alone: what would start the job now, or would let it start at all.
+void Brain::State::relax(const Job& job, const Cluster& cluster, const Survey& nodes, const Now& at, proto::Why& out) const {
+    const Roster& order = nodes_in_order();
+    const Need& need = facts.needs[job.need];
+    const auto fits = [&](const Need& other) { return cluster.place_ignoring_promises(shape_of(other, order.names)).has_value(); };
+    const auto say = [&](std::string what) { out.add_relaxed(std::move(what)); };
+    if (fits(need)) {
+        std::int64_t first_ms = 0;
+        for (const auto& [id, one] : outlook.jobs) {
+            if (one.promised_ms > at.unix_ms && (first_ms == 0 || one.promised_ms < first_ms)) first_ms = one.promised_ms;
+        }
+        const std::int64_t hole_s = (first_ms - at.unix_ms - to_ms(grace_of(job))) / 1000;
+        if (first_ms != 0 && hole_s >= 60) say(fmt::format("--time {} would start now, before what is promised to others", hole_s / 60));
+        return;
+    }
+    Need other = need;
+    std::uint32_t low = 0;
+    for (std::uint32_t high = need.ranks; low + 1 < high;) {  // fewer ranks of the same shape fit wherever more do
+        other.ranks = low + (high - low) / 2;
+        other.nodes_min = need.nodes_min == 0 ? 0 : std::max(1u, need.nodes_min * other.ranks / need.ranks);
+        (fits(other) ? low : high) = other.ranks;
+    }
+    if (low != 0 && low >= need.nodes_min) say(fmt::format("--ranks {} would fit now", low));
+    if (low != 0 && low < need.nodes_min) say(fmt::format("--ranks {} --nodes {} would fit now", low, std::max(1u, need.nodes_min * low / need.ranks)));
+    const auto without = [&](auto change, const char* words) {
+        Need changed = need;
+        change(changed);
+        if (changed.shape() != need.shape() && fits(changed)) say(words);
+    };
+    without([](Need& one) { one.within = Level::Cluster; }, "without --switches it would start now");
+    without([](Need& one) { one.exclusive = false; }, "without --exclusive it would start now");
+    without([](Need& one) { one.nodes_min = one.nodes_max = one.ranks_per_node = 0; }, "without a number of nodes, or of ranks on each, it would start now");
+    without([](Need& one) { one.only.clear(); }, "without --nodelist it would start now");
+    without([](Need& one) { one.exclude.clear(); }, "without --exclude it would start now");
+    without([](Need& one) { one.memory_mib = 0; }, "with less --mem it would start now");
+    without([](Need& one) { one.cpus_per_rank = one.cards_per_rank == 0 ? 1 : 0; }, "with fewer --cpus-per-task it would start now");
+    if (out.relaxed_size() != 0 || nodes.drained.empty()) return;
+    std::vector<Offer> with_drained = offers();
+    for (const std::string& name : nodes.drained) with_drained.push_back(facts.node(name)->offer());
+    for (Offer& offer : with_drained) offer.block = offer.rack = 0;
+    if (place(need, with_drained)) say("gangline resume " + nodes.drained.front());
 }
 
-void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) const {
-    out.set_position(position(job));
-    if (job.held) {
-        out.set_sentence(fmt::format("Job {} is held by {}.", job.id, job.held_by));
-        out.set_sooner("let it go: gangline release " + std::to_string(job.id));
-        return;
-    }
-    const Need need = need_of(job.spec);
-    if (facts.nodes.empty()) {
-        out.set_sentence(fmt::format("Job {} waits: no node has reported yet.", job.id));
-        out.set_sooner("start an agent: gangline agent --coordinator ...");
-        return;
-    }
+// What each open node lacks, counted.
+void Brain::State::count_lacks(const Need& need, const Cluster& cluster, proto::Why& out) const {
+    const Shape shape = shape_of(need, nodes_in_order().names);
+    std::map<Cluster::Lack, std::size_t> lacks;
+    for (std::uint32_t node = 0; node < cluster.nodes(); ++node) ++lacks[cluster.lack(shape, node, ranks_a_node(need))];
+    const auto say = [&](Cluster::Lack lack, const char* words) {
+        if (const std::size_t nodes = lacks[lack]) out.add_clauses(fmt::format("{} {}", count(nodes, "open node", "open nodes"), words));
+    };
+    say(Cluster::Lack::Cards, "with too few free cards");
+    say(Cluster::Lack::Cpus, "with too few free CPUs");
+    say(Cluster::Lack::Memory, "with too little free memory");
+    say(Cluster::Lack::Whole, "not empty, and whole nodes are asked for");
+    say(Cluster::Lack::NotAllowed, "not in --nodelist, or in --exclude");
+    say(Cluster::Lack::Nothing, "with room for a part of it");
+}
+
+void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const {
     const Survey nodes = survey();
-    const std::vector<Offer> offers = offers_for(nullptr);
-    out.set_sentence(fmt::format("Job {} waits: it needs {}; {} of {} cards on {} are free.", job.id, wanted(need), nodes.free,
-                                 nodes.all, count(nodes.open, "open node", "open nodes")));
-    if (need.cards() > nodes.free) {
-        out.add_clauses(fmt::format("{}: {} of {} cards free, {} needed", count(nodes.open, "node", "nodes"), nodes.free, nodes.all,
-                                    need.cards()));
-    } else if (const std::string clause = misfit(need, offers); !clause.empty()) {
-        out.add_clauses("what is free now: " + clause);
-    }
+    const Need& need = facts.needs[job.need];
+    out.set_sentence(fmt::format("Job {} waits: it needs {}; {} of {} cards on {} are free.", job.id, wanted(need), nodes.free, nodes.all,
+                                 count(nodes.open, "open node", "open nodes")));
+    if (!cluster.place_ignoring_promises(shape_of(need, nodes_in_order().names))) count_lacks(need, cluster, out);
     const auto closed = [&](const std::vector<std::string>& names, const char* words) {
         if (!names.empty()) out.add_clauses(fmt::format("{} {} ({})", names.size(), words, join_names(names)));
     };
@@ -100,22 +153,68 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
     closed(nodes.silent, "not heard from");
     closed(nodes.unclean, "being cleaned");
     std::size_t shown = 0;
-    for (const auto& [id, cards] : nodes.holders) {
-        if (++shown > 5) break;
-        const Job* holder = facts.find(id);
-        out.add_clauses(fmt::format("job {}{} holds {}", id, holder == nullptr ? "" : " of " + holder->user,
-                                    count(cards, "card", "cards")));
-    }
-    if (out.position() > 1) out.add_clauses(fmt::format("{} before it in the queue", count(out.position() - 1, "job is", "jobs are")));
-    if (place(need, offers)) {
-        for (const QueueKey& key : facts.queue) {
-            if (key.job == job.id) break;
-            if (at.unix_ms - facts.find(key.job)->submitted_ms < kPatienceMs) continue;
-            out.add_clauses(fmt::format("job {} has waited too long to be passed over again", key.job));
+    for (const auto& [id, holder] : nodes.holders) {
+        if (++shown > 5) {
+            out.add_clauses(fmt::format("{} more hold cards", count(nodes.holders.size() - 5, "job", "jobs")));
             break;
         }
+        const Job* by = facts.find(id);
+        const auto left_ms = by == nullptr || is_ended(by->state) ? std::nullopt : by->time_left_ms(at.unix_ms);
+        out.add_clauses(fmt::format("job {}{} holds {} on {}{}", id, by == nullptr ? "" : " of " + by->user, count(holder.cards, "card", "cards"),
+                                    count(holder.nodes, "node", "nodes"), left_ms ? ", until " + clock(at.unix_ms + *left_ms, at.unix_ms) + " at the latest" : ""));
     }
-    out.set_sooner(what_would_help(need, nodes, offers));
+    relax(job, cluster, nodes, at, out);
+    if (out.relaxed_size() != 0) return out.set_sooner(out.relaxed(0));
+    if (!nodes_in_order().empty->place_ignoring_promises(shape_of(need, nodes_in_order().names))) {
+        return out.set_sooner("no known node could hold it even when empty: ask for less");
+    }
+    if (nodes.open != facts.nodes.size() && nodes.holders.empty()) return out.set_sooner("bring nodes back, or ask for less");
+    if (!nodes.holders.empty()) out.set_sooner(fmt::format("it starts when enough of the {} before it have ended", count(nodes.holders.size(), "job", "jobs")));
+}
+
+void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) const {
+    out.set_position(position(job));
+    out.set_plan_unix_ms(outlook.made_ms);
+    std::int64_t wake_ms = 0;
+    if (job.held) {
+        out.set_sentence(fmt::format("Job {} is held by {}.", job.id, job.held_by));
+        out.set_sooner("let it go: gangline release " + std::to_string(job.id));
+        return;
+    }
+    if (facts.nodes.empty()) {
+        out.set_sentence(fmt::format("Job {} waits: no node has reported yet.", job.id));
+        out.set_sooner("start an agent: gangline agent --coordinator ...");
+        return;
+    }
+    if (const std::string awaited = what_it_awaits(job, at.unix_ms, wake_ms); !awaited.empty()) {
+        out.set_sentence(fmt::format("Job {} waits: {}.", job.id, awaited));
+        return;
+    }
+    const std::optional<Cluster> fresh = outlook.cluster ? std::nullopt : std::optional(cluster_now(nullptr, nullptr));
+    why_room(job, fresh ? *fresh : *outlook.cluster, at, out);
+    const auto planned = outlook.jobs.find(job.id);
+    if (planned == outlook.jobs.end()) {
+        out.add_clauses("the scheduler has not looked at it yet");
+        return;
+    }
+    const Outlook::Entry& entry = planned->second;
+    out.set_expected_unix_ms(entry.expected_ms);
+    out.set_promised_unix_ms(entry.promised_ms);
+    if (entry.promised_ms != 0) {
+        out.add_clauses(fmt::format("places are promised to it from {} on, at the latest, if all time limits hold", clock(entry.promised_ms, at.unix_ms)));
+    }
+    if (entry.standing == Standing::Kept) out.add_clauses("it has waited so long that nodes take nobody new until they are free for it");
+    if (entry.behind != 0) {
+        const auto other = outlook.jobs.find(entry.behind);
+        const bool kept = other != outlook.jobs.end() && other->second.standing == Standing::Kept;
+        out.add_clauses(kept ? fmt::format("job {} has waited too long to be passed over again", entry.behind)
+                             : fmt::format("there is room, but it would delay job {}{}", entry.behind,
+                                           other == outlook.jobs.end() || other->second.promised_ms == 0
+                                               ? ""
+                                               : ", to which places are promised from " + clock(other->second.promised_ms, at.unix_ms) + " on"));
+    }
+    if (entry.expected_ms != 0 && entry.promised_ms == 0) out.add_clauses("it may expect to start at about " + clock(entry.expected_ms, at.unix_ms));
+    if (out.position() > 1) out.add_clauses(fmt::format("{} before it in the queue", count(out.position() - 1, "job is", "jobs are")));
 }
 
 void Brain::State::why(const Job& job, const Now& at, proto::Why& out) const {

@@ -102,10 +102,15 @@ void Brain::State::reply(const FromUser& to, proto::Outcome outcome, std::string
 
 void Brain::State::expire(const WaitKey& wait) {
     if (wait.what == Wait::Silence) return silence_expired(wait.node);
+    if (wait.what == Wait::Plan) {
+        place_wanted = true;
+        return;
+    }
     Job* job = facts.find(wait.job);
     if (job == nullptr) return;
     switch (wait.what) {
-        case Wait::Silence: return;
+        case Wait::Silence:
+        case Wait::Plan: return;
         case Wait::Prepare: return prepare_expired(*job);
         case Wait::Forked: return check_joined(*job);
         case Wait::Join: return join_expired(*job);

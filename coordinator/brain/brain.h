@@ -23,6 +23,7 @@
 #include "base/protocol/node.pb.h"
 #include "base/protocol/user.pb.h"
 #include "base/time.h"
+#include "coordinator/schedule/fleet.h"
 
 namespace gangline::coordinator {
 
@@ -40,6 +41,13 @@ struct BrainOptions {
     std::string checkpoint_root;                      // absolute; empty: HOME/.gangline/checkpoints of the job's user
     std::uint32_t keep_checkpoints = 3;
     std::uint64_t most_queued_per_user = 100'000;     // R21
+    Fleet fleet;                                      // cluster.toml
+    // Order of the queue: priority first; then, where several users wait, the score below, higher first; then age.
+    double share_weight = 1;                          // x 2^(-use/share): 1 for who used nothing, 0.5 for who used their share
+    double age_weight_per_day = 0.5;                  // x days in the queue
+    double size_weight = 0;                           // x cards / cards of the cluster
+    std::uint32_t promises = 8;                       // to how many blocked jobs places are promised (conservative backfill)
+    bool in_order = false;                            // no backfill at all
 };
 
 // A user as the coordinator's own table and NSS know them; never from a message body.

@@ -1,7 +1,8 @@
 #pragma once
 // Inside the brain: the journalled facts, what was only heard (live), every deadline, and the actions of this step.
 //
-//   brain.cpp       events in, actions out; people's changing verbs     gang.cpp        place, prepare, launch, join, end
+//   brain.cpp       events in, actions out; people's changing verbs     gang.cpp        prepare, launch, join, end
+//   placing.cpp     who starts where, by the plan of coordinator/schedule
 //   submit.cpp      what is refused at submit                           recovery.cpp    a failure's cause, kind and next
 //   report.cpp      what nodes say of their attempts                    liveness.cpp    hello, silence, hangs
 //   checkpoints.cpp commit and damage                                   answer*.cpp     read-only verbs
@@ -18,6 +19,7 @@
 #include "coordinator/brain/brain.h"
 #include "coordinator/brain/facts.h"
 #include "coordinator/brain/timers.h"
+#include "coordinator/schedule/plan.h"
 
 namespace gangline::coordinator {
 
@@ -85,14 +87,43 @@ struct NodeNow {
     std::map<AttemptKey, TimePoint> unwanted;  // must be gone from it, and when Stop was last sent
 };
 
+// The nodes as the scheduler numbers them: by block, rack and name.
+struct Roster {
+    std::vector<std::string> names;
+    std::vector<const Node*> nodes;
+    std::vector<std::uint32_t> blocks;
+    std::vector<std::uint32_t> racks;
+    std::map<std::string, std::uint32_t> numbers;
+    std::optional<Cluster> empty;              // all nodes open and nobody on them
+    std::uint64_t version = 0;                 // Facts::nodes_known that it was made from
+};
+
+// What the last plan said of the jobs that wait: what `why` and `queue` answer from.
+struct Outlook {
+    struct Entry {
+        Standing standing = Standing::NoRoom;
+        std::int64_t promised_ms = 0;   // 0 = none
+        std::int64_t expected_ms = 0;   // 0 = cannot be told
+        std::uint64_t behind = 0;
+        std::uint32_t place = 0;        // in the order of the queue, from 1
+    };
+    std::map<std::uint64_t, Entry> jobs;
+    std::optional<Cluster> cluster;     // after the plan's starts
+    std::int64_t made_ms = 0;
+    std::int64_t estimated_ms = 0;
+};
+
 // Who has what, and which nodes take nothing new: what `why` counts.
 struct Survey {
+    struct Holder {
+        std::uint64_t cards = 0;
+        std::size_t nodes = 0;
+    };
     std::vector<std::string> drained;
     std::vector<std::string> lost;
     std::vector<std::string> silent;
     std::vector<std::string> unclean;
-    std::vector<Offer> with_drained;                  // what resuming every drained node would offer
-    std::map<std::uint64_t, std::uint64_t> holders;   // job -> cards
+    std::map<std::uint64_t, Holder> holders;          // by job
     std::size_t open = 0;
     std::uint64_t free = 0;                           // cards on open nodes
     std::uint64_t all = 0;
@@ -110,6 +141,8 @@ struct Brain::State {
     std::string coordinator_id;
     TimePoint office_since;
     bool place_wanted = false;
+    mutable Roster roster;                     // of facts.nodes; made anew when there is a new one
+    Outlook outlook;
     std::set<std::uint64_t> verdicts;          // jobs whose Run has a verdict
     // Of the step that is being made:
     Now now;
@@ -134,13 +167,26 @@ struct Brain::State {
     // ---- submit.cpp
     void submit(const FromUser& event);
     std::string never_fits(const proto::JobSpec& spec) const;
-    // ---- gang.cpp
+    // ---- placing.cpp
     void place_waiting();
+    void place_recovering(Job& job);
+    void start_planned(const Plan& plan, const std::vector<Job*>& order);
     bool is_offerable(const std::string& node) const;
-    std::vector<Offer> offers_for(const Job* recovering) const;
+    const Roster& nodes_in_order() const;
+    std::vector<Offer> offers() const;
+    Cluster cluster_now(const Job* without, std::vector<Ending>* running) const;
+    std::vector<Job*> queue_in_order() const;
+    // What besides cards holds a queued job back; empty: nothing. `wake_ms`: when that may change by itself.
+    std::string what_it_awaits(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const;
+    bool has_waited_for_domain(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const;
+    bool misses_deadline(Job& job, std::int64_t& wake_ms);
+    std::int64_t expected_run_ms(const Job& job) const;
+    std::vector<std::uint32_t> avoided_by(const Job& job) const;
     bool same_cards(const Job& job, std::vector<proto::Placement>& gang) const;
-    bool place_recovering(Job& job);
-    void reserve(Job& job, const std::vector<proto::Placement>& gang, std::string reason);
+    bool swap_nodes(const Job& job, std::vector<proto::Placement>& gang) const;
+    std::vector<proto::Placement> to_gang(const Job& job, const Shares& shares) const;
+    void reserve(Job& job, const std::vector<proto::Placement>& gang, std::string reason, std::uint64_t time_limit_s = 0);
+    // ---- gang.cpp
     void order_prepare(Job& job, std::size_t part);
     void order_launch(Job& job, std::size_t part);
     void order_stop(Job& job, std::size_t part, Duration grace, const std::string& reason);
@@ -203,7 +249,9 @@ struct Brain::State {
     void report(const Job& job, const Now& at, proto::Report& out) const;
     void why(const Job& job, const Now& at, proto::Why& out) const;
     Survey survey() const;
-    std::string what_would_help(const Need& need, const Survey& nodes, const std::vector<Offer>& offers) const;
+    void relax(const Job& job, const Cluster& cluster, const Survey& nodes, const Now& at, proto::Why& out) const;
+    void count_lacks(const Need& need, const Cluster& cluster, proto::Why& out) const;
+    void why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const;
     void why_queued(const Job& job, const Now& at, proto::Why& out) const;
     std::string checkpoint_folder(const Job& job) const;
 };

@@ -52,8 +52,12 @@ std::string Facts::dump() const {
     std::string text = fmt::format("epoch {} last_job {}\n", epoch, last_job);
     for (const auto& [name, node] : nodes) text += dump_node(node);
     for (const auto& [id, job] : jobs) text += dump_job(job);
-    for (const QueueKey& key : queue) text += fmt::format("queued {} {}\n", key.behind, key.job);
-    for (const auto& [shape, keys] : shapes) text += fmt::format("shape {} {}\n", shape, keys.size());
+    for (const auto& [key, job] : queue) text += fmt::format("queued {} {} need {}\n", key.behind, key.job, job->need);
+    for (const Need& need : needs) text += fmt::format("need {}\n", need.shape());
+    for (const auto& [name, user] : users) {
+        text += fmt::format("user {} used {} at {} run {} of_limit {} jobs {} {}\n", name, user.used_card_s, user.at_ms, user.run_s, user.of_limit,
+                            user.jobs, user.with_limit);
+    }
     for (const std::uint64_t id : active) text += fmt::format("active {}\n", id);
     for (const auto& [user, jobs_waiting] : waiting_of_user) text += fmt::format("waiting {} {}\n", user, jobs_waiting);
     return text;

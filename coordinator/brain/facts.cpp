@@ -1,6 +1,7 @@
 #include "coordinator/brain/facts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -55,6 +56,17 @@ std::vector<proto::RestorePoint> Job::good_checkpoints(std::size_t most) const {
     std::stable_sort(good.begin(), good.end(), [](const auto& a, const auto& b) { return a.step() > b.step(); });
     if (good.size() > most) good.resize(most);
     return good;
+}
+
+std::optional<std::int64_t> Job::time_left_ms(std::int64_t now_ms) const {
+    const std::uint64_t limit_s = granted_limit_s != 0 ? granted_limit_s : spec.time_limit_s();
+    if (limit_s == 0) return std::nullopt;
+    std::int64_t left_ms = static_cast<std::int64_t>(limit_s) * 1000;
+    for (const Attempt& one : attempts) {
+        if (one.launched_ms == 0) continue;
+        left_ms -= (&one == &attempt() && one.gone_ms == 0 ? now_ms : std::max(one.gone_ms, one.ended_ms)) - one.launched_ms;
+    }
+    return std::max<std::int64_t>(0, left_ms);
 }
 
 bool Job::made_progress(const Attempt& of, const proto::Progress& last, std::int64_t now_ms) const {
@@ -177,21 +189,15 @@ void Facts::move(Job& job, JobSignal signal) {
     }
 }
 
-void Facts::enqueue(const Job& job) {
+void Facts::enqueue(Job& job) {
     ++waiting_of_user[job.user];
-    if (job.held) return;
-    queue.insert(job.queue_key());
-    shapes[job.shape].insert(job.queue_key());
+    if (!job.held) queue.emplace(job.queue_key(), &job);
 }
 
 void Facts::dequeue(const Job& job) {
     const auto waiting = waiting_of_user.find(job.user);
     if (waiting != waiting_of_user.end() && --waiting->second == 0) waiting_of_user.erase(waiting);
     queue.erase(job.queue_key());
-    const auto shape = shapes.find(job.shape);
-    if (shape == shapes.end()) return;
-    shape->second.erase(job.queue_key());
-    if (shape->second.empty()) shapes.erase(shape);
 }
 
 void Facts::share_environment(Job& job) {
@@ -215,13 +221,28 @@ void Facts::apply_submitted(const proto::JobSubmitted& body, proto::JobSpec spec
     job.home = body.home();
     job.spec = std::move(spec);
     share_environment(job);
-    job.shape = need_of(job.spec).shape();
+    const Need need = need_of(job.spec);
+    const auto [place, is_new] = need_of_shape_.emplace(need.shape(), static_cast<std::uint32_t>(needs.size()));
+    if (is_new) needs.push_back(need);
+    job.need = place->second;
+    if (const auto parsed = parse_dependency(job.spec.dependency()); parsed && !parsed->terms.empty()) {
+        job.dependency = std::make_shared<const Dependency>(*parsed);
+    }
     job.held = job.spec.hold();
     if (job.held) job.held_by = job.user;
     job.submitted_ms = unix_ms;
     last_job = std::max(last_job, job.id);
     if (!job.spec.idempotency_key().empty()) by_idempotency_key_[{job.user, job.spec.idempotency_key()}] = job.id;
     enqueue(job);
+}
+
+// An attempt's card-seconds, once, when the last of its nodes is empty.
+void Facts::remember(const Job& job, std::int64_t unix_ms) {
+    History& user = users[job.user];
+    const double since_s = static_cast<double>(unix_ms - user.at_ms) / 1000;
+    user.used_card_s *= std::exp2(-std::max(0.0, since_s) / kUseHalfLifeS);
+    user.at_ms = std::max(user.at_ms, unix_ms);
+    user.used_card_s += static_cast<double>(job.attempt().cards()) * static_cast<double>(unix_ms - job.attempt().reserved_ms) / 1000;
 }
 
 void Facts::apply_held(const proto::JobHeld& body) {
@@ -243,11 +264,13 @@ void Facts::apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms
     attempt.reason = body.reason();
     attempt.reserved_ms = unix_ms;
     if (body.has_restore()) attempt.restore = body.restore();
+    job->granted_limit_s = body.time_limit_s();
     const Need need = need_of(job->spec);
     for (const proto::Placement& place : body.gang()) {
         Node* node = this->node(place.node());
         CHECK(node != nullptr, "a gang is placed on known nodes");
         Hold& hold = node->holds[key_of(body.id())];
+        hold.ranks = place.rank_count();
         hold.cards.assign(place.cards().begin(), place.cards().end());
         hold.cpus = need.cpus_per_rank * place.rank_count();
         hold.memory_mib = need.memory_mib;
@@ -300,7 +323,10 @@ void Facts::apply_gone(const proto::NodePartGone& body, std::int64_t unix_ms) {
         return;
     }
     part->state = body.presumed() ? PartState::Presumed : PartState::Gone;
-    if (job->attempt().all_gone() && job->attempt().gone_ms == 0) job->attempt().gone_ms = unix_ms;
+    if (job->attempt().all_gone() && job->attempt().gone_ms == 0) {
+        job->attempt().gone_ms = unix_ms;
+        remember(*job, unix_ms);
+    }
 }
 
 void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
@@ -318,6 +344,18 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
         job->attempt().end.set_next(proto::END);
         job->attempt().end.set_outcome(body.outcome());
         if (body.has_progress()) *job->attempt().end.mutable_progress() = body.progress();
+    }
+    if (!job->attempts.empty()) {
+        History& user = users[job->user];
+        const double weight = user.jobs == 0 ? 1 : 0.2;
+        const double run_s = static_cast<double>(unix_ms - job->attempts.front().reserved_ms) / 1000;
+        user.run_s += weight * (run_s - user.run_s);
+        ++user.jobs;
+        if (job->spec.time_limit_s() != 0) {
+            const double of_limit = std::min(1.0, run_s / static_cast<double>(job->spec.time_limit_s()));
+            user.of_limit += (user.with_limit == 0 ? 1 : 0.2) * (of_limit - user.of_limit);
+            ++user.with_limit;
+        }
     }
     let_go(*job);
     job->environment.reset();
@@ -356,6 +394,7 @@ void Facts::apply_fault(const proto::JobFaultSeen& body) {
 void Facts::apply_node(const proto::Record& record) {
     if (record.has_node_known()) {
         nodes[record.node_known().node().name()].info = record.node_known().node();
+        ++nodes_known;
         return;
     }
     const std::string& name = record.has_node_drained() ? record.node_drained().node()

@@ -3,7 +3,7 @@
 //
 //   Node.holds   (job, attempt) -> cards, CPUs, memory. A hold is made whole by GangReserved and ends only when the
 //                node's part is proved gone and the job no longer keeps it.
-//   Queue        by shape, then priority, then age: the heads of the shapes are the only jobs a placement pass looks at.
+//   queue        by priority, then age; what is asked for is kept once for all jobs that ask for the same (needs).
 //
 // Not here: progress, suspicion, connections, deadlines (core.h); they are learned again after a restart.
 
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/protocol/journal.pb.h"
+#include "coordinator/brain/dependency.h"
 #include "coordinator/brain/job.h"
 #include "coordinator/brain/placement.h"
 
@@ -25,6 +26,7 @@ namespace gangline::coordinator {
 
 inline constexpr std::size_t kKeepEnded = 10'000;  // ended jobs that can still be shown
 inline constexpr int kMostFaults = 50;             // a job
+inline constexpr double kUseHalfLifeS = 7 * 86400;  // after which a card-second counts half in fair share
 inline constexpr std::size_t kKeepLastLines = 20;  // newest attempts of a job whose output excerpt is kept
 
 struct AttemptKey {
@@ -88,7 +90,9 @@ struct Job {
     std::string home;
     proto::JobSpec spec;                              // without its environment
     std::shared_ptr<const Environment> environment;   // nothing once the job has ended
-    std::string shape;
+    std::uint32_t need = 0;                           // index into Facts::needs
+    std::shared_ptr<const Dependency> dependency;     // nothing = none
+    std::uint64_t granted_limit_s = 0;                // of the newest attempt, where less than the spec's
     proto::JobState state = proto::QUEUED;
     bool held = false;
     std::string held_by;
@@ -109,6 +113,8 @@ struct Job {
     bool is_script() const { return !spec.script().empty(); }
     Attempt& attempt() { return attempts.back(); }
     const Attempt& attempt() const { return attempts.back(); }
+    // The wall seconds that it may still run in all, at `now_ms`; nothing: no limit.
+    std::optional<std::int64_t> time_left_ms(std::int64_t now_ms) const;
     AttemptKey key() const { return {id, attempts.empty() ? 0 : attempts.back().number}; }
     QueueKey queue_key() const { return {-std::int64_t{spec.priority()}, id}; }
     // The newest committed checkpoint that is not damaged.
@@ -119,7 +125,18 @@ struct Job {
     bool made_progress(const Attempt& of, const proto::Progress& last, std::int64_t ended_ms) const;
 };
 
+// What a user's jobs have used: for fair share and for guesses of run times.
+struct History {
+    double used_card_s = 0;         // decayed to `at_ms`
+    std::int64_t at_ms = 0;
+    double run_s = 0;               // of an ended job, newer ones weigh more
+    double of_limit = 0;            // run time / time limit, the same
+    std::uint32_t jobs = 0;
+    std::uint32_t with_limit = 0;
+};
+
 struct Hold {
+    std::uint32_t ranks = 0;
     std::vector<std::uint32_t> cards;
     std::uint32_t cpus = 0;
     std::uint64_t memory_mib = 0;
@@ -159,18 +176,21 @@ class Facts {
     std::map<std::uint64_t, Job> jobs;
     std::map<std::string, Node> nodes;
     std::set<std::uint64_t> active;                            // jobs neither queued nor ended
-    std::set<QueueKey> queue;                                  // queued and not held
-    std::map<std::string, std::set<QueueKey>> shapes;          // the queue by shape
+    std::map<QueueKey, Job*> queue;                            // queued and not held
+    std::vector<Need> needs;
+    std::map<std::string, History> users;
     std::map<std::string, std::uint64_t> waiting_of_user;      // queued jobs, held ones too
     std::uint64_t last_job = 0;
+    std::uint64_t nodes_known = 0;                             // rises with each description of a node
     std::uint64_t epoch = 0;
 
   private:
     void move(Job& job, JobSignal signal);
-    void enqueue(const Job& job);
+    void enqueue(Job& job);
     void dequeue(const Job& job);
     void apply_submitted(const proto::JobSubmitted& body, proto::JobSpec spec, std::int64_t unix_ms);
     void share_environment(Job& job);
+    void remember(const Job& job, std::int64_t unix_ms);
     void apply_held(const proto::JobHeld& body);
     void apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms);
     void apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms);
@@ -186,6 +206,7 @@ class Facts {
 
     std::map<std::pair<std::string, std::string>, std::uint64_t> by_idempotency_key_;
     std::deque<std::uint64_t> ended_;
+    std::map<std::string, std::uint32_t> need_of_shape_;
     std::map<std::string, std::weak_ptr<const Environment>> last_environment_;  // of each user
 };
 

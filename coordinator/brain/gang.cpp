@@ -1,8 +1,4 @@
-// A gang's way: placed whole, prepared on every node, launched, joined, ended when its last node is proved empty.
-//
-// Policy of this first scheduler: recovering jobs first, then by priority, then by age; a job that does not fit is passed
-// over, until it has waited kPatienceMs: then nothing behind it starts before it does (unless it waits for nodes that
-// are lost or drained).
+// A gang's way: prepared on every node, launched, joined, ended when its last node is proved empty.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,118 +30,6 @@ Run& Brain::State::run_of(const Job& job) {
 
 Duration Brain::State::grace_of(const Job& job) const {
     return job.spec.grace_ms() == 0 ? options.grace : milliseconds(job.spec.grace_ms());
-}
-
-// ---- placement
-
-bool Brain::State::is_offerable(const std::string& name) const {
-    const Node* node = facts.node(name);
-    const auto seen = nodes_now.find(name);
-    return node != nullptr && !node->lost && !node->drained && seen != nodes_now.end() && seen->second.connected &&
-           !seen->second.suspect && seen->second.unwanted.empty();
-}
-
-std::vector<Offer> Brain::State::offers_for(const Job* recovering) const {
-    std::vector<Offer> offers;
-    for (const auto& [name, node] : facts.nodes) {
-        if (!is_offerable(name)) continue;
-        const Part* part = recovering == nullptr ? nullptr : recovering->attempt().part_on(name);
-        const bool kept = part != nullptr && part->state == PartState::Gone;
-        offers.push_back(node.offer(kept ? std::optional(recovering->key()) : std::nullopt));
-        offers.back().was_here = part != nullptr;
-        if (recovering == nullptr) continue;
-        const auto blamed = recovering->blamed.find(name);
-        if (blamed != recovering->blamed.end()) offers.back().penalty = blamed->second;
-    }
-    return offers;
-}
-
-// The very cards of the last attempt, when every node of it is fit and none of them is to blame.
-bool Brain::State::same_cards(const Job& job, std::vector<proto::Placement>& gang) const {
-    for (const Part& part : job.attempt().parts) {
-        const std::string& name = part.place.node();
-        if (part.state != PartState::Gone || !is_offerable(name) || job.attempt().end.blamed_node() == name) return false;
-        gang.push_back(part.place);
-        gang.back().set_address(facts.node(name)->info.address());
-    }
-    return true;
-}
-
-bool Brain::State::place_recovering(Job& job) {
-    std::vector<proto::Placement> gang;
-    if (same_cards(job, gang)) {
-        reserve(job, gang, "on the same cards again: " + job.attempt().end.cause());
-        return true;
-    }
-    auto elsewhere = place(need_of(job.spec), offers_for(&job));
-    if (!elsewhere) {
-        const WaitKey kept{Wait::Reserved, job.id, {}};
-        if (!timers.is_set(kept)) timers.set(kept, now.steady + options.keep_reserved);
-        return false;
-    }
-    std::string names;
-    for (const proto::Placement& one : *elsewhere) names += (names.empty() ? "" : ", ") + one.node();
-    reserve(job, *elsewhere, fmt::format("moved to {}: {}", names, job.attempt().end.cause()));
-    return true;
-}
-
-void Brain::State::place_waiting() {
-    place_wanted = false;
-    const std::vector<std::uint64_t> active(facts.active.begin(), facts.active.end());
-    for (const std::uint64_t id : active) {
-        Job& job = *facts.find(id);
-        if (job.state != proto::RECOVERING || !job.attempt().all_gone()) continue;
-        const Run& run = run_of(job);
-        if (!run.back_off_until || *run.back_off_until <= now.steady) place_recovering(job);
-    }
-    if (facts.shapes.empty()) return;
-    std::vector<Offer> offers = offers_for(nullptr);
-    std::uint64_t cards = 0;
-    for (const Offer& offer : offers) cards += offer.cards.size();
-    std::set<QueueKey> heads;
-    for (const auto& [shape, keys] : facts.shapes) heads.insert(*keys.begin());
-    while (!heads.empty()) {
-        Job& job = *facts.find(heads.begin()->job);
-        heads.erase(heads.begin());
-        const Need need = need_of(job.spec);
-        std::optional<std::vector<proto::Placement>> gang;
-        if (need.cards() <= cards) {
-            for (Offer& offer : offers) {
-                const auto blamed = job.blamed.find(offer.node);
-                offer.penalty = blamed == job.blamed.end() ? 0 : blamed->second;
-            }
-            gang = place(need, offers);
-        }
-        if (!gang) {
-            if (now.unix_ms - job.submitted_ms < kPatienceMs) continue;
-            std::vector<Offer> emptied;
-            for (const Offer& offer : offers) emptied.push_back(whole_offer(facts.node(offer.node)->info));
-            if (place(need, emptied)) return;  // it has been passed over long enough
-            continue;
-        }
-        take(need, *gang, offers);
-        cards -= need.cards();
-        const std::string shape = job.shape;
-        reserve(job, *gang, fmt::format("first that fits: {} ranks on {} {}", need.ranks, gang->size(),
-                                        gang->size() == 1 ? "node" : "nodes"));
-        const auto next = facts.shapes.find(shape);
-        if (next != facts.shapes.end()) heads.insert(*next->second.begin());
-    }
-}
-
-void Brain::State::reserve(Job& job, const std::vector<proto::Placement>& gang, std::string reason) {
-    proto::Record reserved;
-    proto::GangReserved& body = *reserved.mutable_gang_reserved();
-    body.mutable_id()->set_job(job.id);
-    body.mutable_id()->set_attempt(job.key().attempt + 1);
-    for (const proto::Placement& place : gang) *body.add_gang() = place;
-    body.set_reason(std::move(reason));
-    if (const Checkpoint* newest = job.newest_good()) *body.mutable_restore() = newest->point;
-    record(std::move(reserved));
-    runs.erase(job.id);
-    timers.clear_job(job.id);
-    for (std::size_t part = 0; part < gang.size(); ++part) order_prepare(job, part);
-    watch_run(job);
 }
 
 // ---- orders
@@ -245,13 +129,8 @@ void Brain::State::watch_run(Job& job) {
     } else if (is_launched(job.state)) {
         timers.clear({Wait::Prepare, job.id, {}});
         timers.set({Wait::Join, job.id, {}}, now.steady + options.join_timeout);
-        if (job.spec.time_limit_s() == 0) return;
-        std::int64_t left_ms = static_cast<std::int64_t>(job.spec.time_limit_s()) * 1000;
-        for (const Attempt& one : job.attempts) {
-            if (one.launched_ms == 0) continue;
-            left_ms -= (&one == &job.attempt() ? now.unix_ms : std::max(one.gone_ms, one.ended_ms)) - one.launched_ms;
-        }
-        timers.set({Wait::TimeLimit, job.id, {}}, now.steady + milliseconds(std::max<std::int64_t>(0, left_ms)));
+        const auto left_ms = job.time_left_ms(now.unix_ms);
+        if (left_ms) timers.set({Wait::TimeLimit, job.id, {}}, now.steady + milliseconds(*left_ms));
     } else if (is_ending(job.state)) {
         const Attempt& attempt = job.attempt();
         if (!attempt.all_gone()) timers.set({Wait::Stop, job.id, {}}, now.steady + grace_of(job) + options.stop_timeout);

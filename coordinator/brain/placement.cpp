@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 
 namespace gangline::coordinator {
 namespace {
@@ -13,128 +11,11 @@ bool contains(const std::vector<std::string>& list, const std::string& word) {
     return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-// A node that may be taken, and how many ranks it holds at most.
-struct Room {
-    std::size_t offer = 0;
-    std::uint32_t most = 0;
-    std::size_t free = 0;
-    bool was_here = false;
-};
-
-struct Share {
-    std::size_t offer = 0;
-    std::uint32_t ranks = 0;
-};
-using Shares = std::vector<Share>;
-
-// The room that holds `ranks` with least to spare; one where the job ran before wins.
-std::vector<Room>::iterator tightest(std::vector<Room>& rooms, std::uint32_t ranks) {
-    auto best = rooms.end();
-    for (auto room = rooms.begin(); room != rooms.end(); ++room) {
-        if (room->most < ranks) continue;
-        if (best == rooms.end() || std::pair(!room->was_here, room->free) < std::pair(!best->was_here, best->free)) {
-            best = room;
-        }
-    }
-    return best;
-}
-
-// Exactly these shares, each in the tightest room left.
-std::optional<Shares> fit_shares(std::vector<Room> rooms, const std::vector<std::uint32_t>& wanted) {
-    Shares shares;
-    for (const std::uint32_t ranks : wanted) {
-        const auto room = tightest(rooms, ranks);
-        if (room == rooms.end()) return std::nullopt;
-        shares.push_back({room->offer, ranks});
-        rooms.erase(room);
-    }
-    return shares;
-}
-
-void largest_first(std::vector<Room>& rooms) {
-    std::stable_sort(rooms.begin(), rooms.end(), [](const Room& a, const Room& b) {
-        return std::pair(b.most, b.was_here) < std::pair(a.most, a.was_here);
-    });
-}
-
-// Fills the fewest nodes; the last one is the tightest for what is left.
-std::optional<Shares> pack(const Need& need, std::vector<Room> rooms) {
-    largest_first(rooms);
-    std::uint32_t left = need.ranks;
-    Shares shares;
-    while (left != 0) {
-        if (rooms.empty()) return std::nullopt;
-        auto room = tightest(rooms, left);
-        if (room == rooms.end()) room = rooms.begin();
-        const std::uint32_t ranks = std::min(left, room->most);
-        shares.push_back({room->offer, ranks});
-        left -= ranks;
-        rooms.erase(room);
-    }
-    if (need.nodes_max != 0 && shares.size() > need.nodes_max) return std::nullopt;
-    return shares;
-}
-
-// Over `nodes` nodes: evenly where that fits, else as level as the rooms allow.
-std::optional<Shares> spread(const Need& need, std::vector<Room> rooms, std::uint32_t nodes) {
-    std::vector<std::uint32_t> even(nodes, need.ranks / nodes);
-    for (std::uint32_t i = 0; i < need.ranks % nodes; ++i) ++even[i];
-    if (auto shares = fit_shares(rooms, even)) return shares;
-    largest_first(rooms);
-    rooms.resize(nodes);
-    const auto total = std::accumulate(rooms.begin(), rooms.end(), std::uint64_t{0},
-                                       [](std::uint64_t sum, const Room& room) { return sum + room.most; });
-    if (total < need.ranks) return std::nullopt;
-    Shares shares;
-    std::uint32_t left = need.ranks;
-    for (std::size_t i = rooms.size(); i-- > 0;) {  // smallest room first: the level of the rest rises
-        const auto here = std::min(rooms[i].most, left / static_cast<std::uint32_t>(i + 1));
-        shares.push_back({rooms[i].offer, here});
-        left -= here;
-    }
-    return shares;
-}
-
-std::optional<Shares> choose(const Need& need, const std::vector<Room>& rooms) {
-    if (need.ranks_per_node != 0) {
-        std::vector<std::uint32_t> wanted(need.ranks / need.ranks_per_node, need.ranks_per_node);
-        if (need.ranks % need.ranks_per_node != 0) wanted.push_back(need.ranks % need.ranks_per_node);
-        if (wanted.size() < need.nodes_min || (need.nodes_max != 0 && wanted.size() > need.nodes_max)) return std::nullopt;
-        return fit_shares(rooms, wanted);
-    }
-    if (need.nodes_min == 0) return pack(need, rooms);
-    const auto most = std::min<std::size_t>(rooms.size(), need.ranks);
-    const auto last = need.nodes_max == 0 ? most : std::min<std::size_t>(most, need.nodes_max);
-    for (std::uint32_t nodes = need.nodes_min; nodes <= last; ++nodes) {
-        if (auto shares = spread(need, rooms, nodes)) return shares;
-    }
-    return std::nullopt;
-}
-
-std::vector<proto::Placement> to_gang(const Need& need, Shares shares, const std::vector<Offer>& offers) {
-    std::sort(shares.begin(), shares.end(), [](const Share& a, const Share& b) { return a.offer < b.offer; });
-    std::vector<proto::Placement> gang;
-    std::uint32_t first = 0;
-    for (const Share& share : shares) {
-        if (share.ranks == 0) continue;
-        const Offer& offer = offers[share.offer];
-        proto::Placement place;
-        place.set_node(offer.node);
-        place.set_address(offer.address);
-        place.set_first_rank(first);
-        place.set_rank_count(share.ranks);
-        for (std::uint32_t i = 0; i < share.ranks * need.cards_per_rank; ++i) place.add_cards(offer.cards[i]);
-        first += share.ranks;
-        gang.push_back(std::move(place));
-    }
-    return gang;
-}
-
 }  // namespace
 
 std::string Need::shape() const {
-    return fmt::format("{} {} {} {} {} {} {} {} {} {}", ranks, nodes_min, nodes_max, ranks_per_node, cards_per_rank,
-                       cpus_per_rank, memory_mib, exclusive, fmt::join(only, ","), fmt::join(exclude, ","));
+    return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", ranks, nodes_min, nodes_max, ranks_per_node, cards_per_rank,
+                       cpus_per_rank, memory_mib, exclusive, static_cast<int>(within), fmt::join(only, ","), fmt::join(exclude, ","));
 }
 
 Need need_of(const proto::JobSpec& spec) {
@@ -148,6 +29,7 @@ Need need_of(const proto::JobSpec& spec) {
     if (need.cards_per_rank == 0) need.cpus_per_rank = std::max(need.cpus_per_rank, 1u);
     need.memory_mib = spec.memory_mib_per_node();
     need.exclusive = spec.exclusive();
+    need.within = spec.within() == "rack" ? Level::Rack : spec.within() == "block" ? Level::Block : Level::Cluster;
     need.only.assign(spec.only_nodes().begin(), spec.only_nodes().end());
     need.exclude.assign(spec.exclude_nodes().begin(), spec.exclude_nodes().end());
     return need;
@@ -171,52 +53,57 @@ Offer whole_offer(const proto::NodeInfo& node) {
     return offer;
 }
 
-std::uint32_t capacity(const Need& need, const Offer& offer) {
-    if (need.exclusive && !offer.whole) return 0;
-    if (need.memory_mib > offer.memory_mib) return 0;
-    std::uint32_t most = need.ranks;
-    if (need.cards_per_rank != 0) {
-        most = std::min(most, static_cast<std::uint32_t>(offer.cards.size()) / need.cards_per_rank);
+Shape shape_of(const Need& need, const std::vector<std::string>& nodes) {
+    Shape shape;
+    shape.ranks = need.ranks;
+    shape.nodes_min = need.nodes_min;
+    shape.nodes_max = need.nodes_max;
+    shape.ranks_per_node = need.ranks_per_node;
+    shape.cards_per_rank = need.cards_per_rank;
+    shape.cpus_per_rank = need.cpus_per_rank;
+    shape.memory_mib = need.memory_mib;
+    shape.exclusive = need.exclusive;
+    shape.within = need.within;
+    if (need.only.empty() && need.exclude.empty()) return shape;
+    std::vector<bool> allowed(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        allowed[i] = (need.only.empty() || contains(need.only, nodes[i])) && !contains(need.exclude, nodes[i]);
     }
-    if (need.cpus_per_rank != 0) most = std::min(most, offer.cpus / need.cpus_per_rank);
-    if (need.ranks_per_node != 0) most = std::min(most, need.ranks_per_node);
-    if (most == 0) return 0;
-    if (!need.only.empty() && !contains(need.only, offer.node)) return 0;
-    return contains(need.exclude, offer.node) ? 0 : most;
+    shape.allowed = std::make_shared<const std::vector<bool>>(std::move(allowed));
+    return shape;
 }
 
 std::optional<std::vector<proto::Placement>> place(const Need& need, const std::vector<Offer>& offers) {
-    std::set<std::uint32_t> penalties;
-    std::vector<std::uint32_t> most(offers.size());
-    std::uint64_t total = 0;
-    for (std::size_t i = 0; i < offers.size(); ++i) {
-        most[i] = capacity(need, offers[i]);
-        total += most[i];
-        if (most[i] != 0) penalties.insert(offers[i].penalty);
+    std::vector<std::string> names;
+    std::vector<NodeSeed> seeds;
+    for (const Offer& offer : offers) {
+        names.push_back(offer.node);
+        seeds.push_back({.all = {static_cast<std::uint32_t>(offer.cards.size()), offer.cpus, offer.memory_mib}, .block = offer.block, .rack = offer.rack});
     }
-    if (total < need.ranks) return std::nullopt;
-    for (const std::uint32_t worst : penalties) {
-        std::vector<Room> rooms;
-        for (std::size_t i = 0; i < offers.size(); ++i) {
-            if (most[i] == 0 || offers[i].penalty > worst) continue;
-            const std::size_t free = need.cards_per_rank != 0 ? offers[i].cards.size() : offers[i].cpus;
-            rooms.push_back({i, most[i], free, offers[i].was_here});
-        }
-        if (auto shares = choose(need, rooms)) return to_gang(need, std::move(*shares), offers);
+    Cluster cluster(seeds);
+    for (std::uint32_t i = 0; i < offers.size(); ++i) {
+        if (!offers[i].whole) cluster.take(i, {}, false);
     }
-    return std::nullopt;
+    const auto shares = cluster.place(shape_of(need, names), 0, kNever);
+    if (!shares) return std::nullopt;
+    std::vector<proto::Placement> gang;
+    std::uint32_t first = 0;
+    for (const Share& share : *shares) {
+        const Offer& offer = offers[share.node];
+        gang.push_back(placement(need, offer, first, share.ranks));
+        first += share.ranks;
+    }
+    return gang;
 }
 
-void take(const Need& need, const std::vector<proto::Placement>& gang, std::vector<Offer>& offers) {
-    for (const proto::Placement& place : gang) {
-        const auto offer = std::find_if(offers.begin(), offers.end(), [&](const Offer& o) { return o.node == place.node(); });
-        if (offer == offers.end()) continue;
-        for (const std::uint32_t card : place.cards()) std::erase(offer->cards, card);
-        offer->cpus -= std::min(offer->cpus, need.cpus_per_rank * place.rank_count());
-        offer->memory_mib -= std::min(offer->memory_mib, need.memory_mib);
-        offer->whole = false;
-        if (need.exclusive) *offer = {.node = offer->node, .address = offer->address, .cards = {}, .whole = false};
-    }
+proto::Placement placement(const Need& need, const Offer& offer, std::uint32_t first_rank, std::uint32_t ranks) {
+    proto::Placement place;
+    place.set_node(offer.node);
+    place.set_address(offer.address);
+    place.set_first_rank(first_rank);
+    place.set_rank_count(ranks);
+    for (std::uint32_t i = 0; i < ranks * need.cards_per_rank; ++i) place.add_cards(offer.cards.at(i));
+    return place;
 }
 
 std::uint32_t largest_that_fits(const Need& need, const std::vector<Offer>& offers) {

@@ -1,9 +1,7 @@
 #pragma once
-// Where a gang goes: whole or nothing. A pure function of what it needs and what each node offers.
+// What a job asks for and what nodes offer, in the words of messages; where a gang goes is schedule/cluster.h's. And why it
+// goes nowhere.
 //
-// Fewest nodes first; among equals the tightest fit, so that large holes stay whole. Where the user names a number of
-// nodes the ranks are spread evenly over them, otherwise a node is filled before the next is opened. Ranks are
-// contiguous by node. A node that a job has reason to avoid (penalty) is taken only when nothing fits without it.
 // A node of virtual cards counts as having at least one CPU a card: a virtual card is a CPU share.
 
 #include <cstdint>
@@ -13,6 +11,7 @@
 
 #include "base/protocol/job.pb.h"
 #include "base/protocol/node.pb.h"
+#include "coordinator/schedule/cluster.h"
 
 namespace gangline::coordinator {
 
@@ -26,6 +25,7 @@ struct Need {
     std::uint32_t cpus_per_rank = 0;  // one, where a rank has no card
     std::uint64_t memory_mib = 0;     // a node
     bool exclusive = false;
+    Level within = Level::Cluster;
     std::vector<std::string> only = {};
     std::vector<std::string> exclude = {};
 
@@ -43,21 +43,20 @@ struct Offer {
     std::uint32_t cpus = 0;            // free
     std::uint64_t memory_mib = 0;      // free
     bool whole = true;                 // nobody holds anything here
-    std::uint32_t penalty = 0;         // how often the job has blamed it
-    bool was_here = false;             // the job's last attempt ran here
+    std::uint32_t block = 0;           // numbers as NodeSeed's: offers stand in their order
+    std::uint32_t rack = 0;
 };
 // All of a node, as if nobody held anything.
 Offer whole_offer(const proto::NodeInfo& node);
 std::uint32_t cpus_of(const proto::NodeInfo& node);
 
-// How many ranks of the gang this offer takes.
-std::uint32_t capacity(const Need& need, const Offer& offer);
+// The same for the scheduler; `nodes` are the names behind its numbers.
+Shape shape_of(const Need& need, const std::vector<std::string>& nodes);
 
-// The gang in node order of `offers`; nothing when it does not fit whole.
+// The gang in the order of `offers`; nothing when it does not fit whole.
 std::optional<std::vector<proto::Placement>> place(const Need& need, const std::vector<Offer>& offers);
-
-// Takes the gang's cards, CPUs and memory out of the offers.
-void take(const Need& need, const std::vector<proto::Placement>& gang, std::vector<Offer>& offers);
+// Ranks on one node, with the first free cards of the offer.
+proto::Placement placement(const Need& need, const Offer& offer, std::uint32_t first_rank, std::uint32_t ranks);
 
 // The most ranks (at most need.ranks) of this shape that fit; 0 = none.
 std::uint32_t largest_that_fits(const Need& need, const std::vector<Offer>& offers);

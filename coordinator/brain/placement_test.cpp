@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <set>
 
 #include "coordinator/brain/timers.h"
 
@@ -90,29 +89,9 @@ TEST(Placement, MemoryAndExclusivityAreHonoured) {
     EXPECT_THAT(shares(place({.ranks = 1, .exclusive = true}, {offer("n0", 7), offer("n1", 8)})), ElementsAre(P{"n1", 1}));
 }
 
-TEST(Placement, AnAvoidedNodeIsTakenOnlyWhenNothingElseFits) {
-    Offer bad = offer("n0", 2);
-    bad.penalty = 1;
-    EXPECT_THAT(shares(place({.ranks = 2}, {bad, offer("n1", 8)})), ElementsAre(P{"n1", 2}));
-    EXPECT_THAT(shares(place({.ranks = 2}, {bad, offer("n1", 1)})), ElementsAre(P{"n0", 2}));
-}
-
 TEST(Placement, AUsersListsAreHard) {
     EXPECT_THAT(shares(place({.ranks = 2, .only = {"n1"}}, {offer("n0", 8), offer("n1", 8)})), ElementsAre(P{"n1", 2}));
     EXPECT_FALSE(place({.ranks = 2, .exclude = {"n0"}}, {offer("n0", 8)}));
-}
-
-TEST(Placement, TakenCardsAreNotOfferedAgain) {
-    std::vector<Offer> offers = {offer("n0", 8), offer("n1", 8)};
-    const Need need{.ranks = 3, .nodes_min = 2};
-    std::set<std::pair<std::string, std::uint32_t>> seen;
-    while (const auto gang = place(need, offers)) {
-        for (const proto::Placement& one : *gang) {
-            for (const std::uint32_t card : one.cards()) EXPECT_TRUE(seen.emplace(one.node(), card).second);
-        }
-        take(need, *gang, offers);
-    }
-    EXPECT_GE(seen.size(), 12u);
 }
 
 TEST(Placement, AMisfitNamesTheClauseAndTheLargestThatFits) {

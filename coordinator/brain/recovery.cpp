@@ -144,6 +144,10 @@ void Brain::State::end_attempt(Job& job, Fault fault) {
                                        same);
         }
     }
+    if (restart && fault.kind == proto::INFRASTRUCTURE && job.spec.no_requeue()) {
+        restart = false;
+        fault.cause += "; not started again (--no-requeue)";
+    }
     *body.mutable_id() = id_of(job);
     body.set_cause(fault.cause);
     body.set_kind(fault.kind);

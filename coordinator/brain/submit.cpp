@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "coordinator/brain/core.h"
 
 namespace gangline::coordinator {
@@ -38,6 +39,13 @@ std::string what_is_wrong(const proto::JobSpec& spec) {
     if (std::uint64_t{spec.ranks()} * spec.cards_per_rank() > std::uint64_t{kMostRanks} * 64) {
         return fmt::format("{} cards a rank: too many", spec.cards_per_rank());
     }
+    if (!spec.within().empty() && spec.within() != "rack" && spec.within() != "block") {
+        return fmt::format("within '{}': write rack or block", spec.within());
+    }
+    if (spec.time_min_s() != 0 && (spec.time_limit_s() == 0 || spec.time_min_s() > spec.time_limit_s())) {
+        return fmt::format("--time-min {} s: give a --time that is longer", spec.time_min_s());
+    }
+    if (const auto dependency = parse_dependency(spec.dependency()); !dependency) return dependency.error().message;
     if (!is_absolute(spec.cwd())) return fmt::format("--chdir '{}': give an absolute folder", spec.cwd());
     if (!spec.checkpoint_folder().empty() && !is_absolute(spec.checkpoint_folder())) {
         return fmt::format("--checkpoint-dir '{}': give an absolute folder", spec.checkpoint_folder());
@@ -62,8 +70,14 @@ std::string Brain::State::never_fits(const proto::JobSpec& spec) const {
             return fmt::format("--nodelist names {}, which is unknown; known nodes: {}", name, known);
         }
     }
+    const Roster& order = nodes_in_order();
+    if (order.empty->place_ignoring_promises(shape_of(need, order.names))) return {};
     std::vector<Offer> offers;
-    for (const auto& [name, node] : facts.nodes) offers.push_back(whole_offer(node.info));
+    for (std::size_t i = 0; i < order.names.size(); ++i) {
+        offers.push_back(whole_offer(order.nodes[i]->info));
+        offers.back().block = order.blocks[i];
+        offers.back().rack = order.racks[i];
+    }
     return misfit(need, offers);
 }
 
@@ -76,6 +90,15 @@ void Brain::State::submit(const FromUser& event) {
             return reply(event, proto::OK, fmt::format("submitted before as job {}", *earlier), *earlier);
         }
     }
+    if (const auto dependency = parse_dependency(spec.dependency())) {
+        for (const DependencyTerm& term : dependency->terms) {
+            if (term.after == After::Singleton || (term.job <= facts.last_job && (facts.find(term.job) != nullptr || term.after == After::Any))) continue;
+            return reply(event, proto::REFUSED, fmt::format("--dependency {}: there is no job {}", text_of(term), term.job));
+        }
+    }
+    if (spec.deadline_unix_ms() != 0 && now.unix_ms + static_cast<std::int64_t>(spec.time_limit_s()) * 1000 > spec.deadline_unix_ms()) {
+        return reply(event, proto::REFUSED, fmt::format("--deadline {}: it is over before the job could end", iso_time(spec.deadline_unix_ms())));
+    }
     if (const std::string clause = never_fits(spec); !clause.empty()) {
         return reply(event, proto::REFUSED, "this can never run here: " + clause);
     }
@@ -85,7 +108,7 @@ void Brain::State::submit(const FromUser& event) {
                                                         waiting->second, options.most_queued_per_user));
     }
     if (request.test_only()) {
-        const auto gang = place(need_of(spec), offers_for(nullptr));
+        const auto gang = place(need_of(spec), offers());
         if (!gang) return reply(event, proto::OK, "it is well formed and would wait for cards now");
         std::string nodes;
         for (const proto::Placement& one : *gang) nodes += (nodes.empty() ? "" : ", ") + one.node();

@@ -25,8 +25,9 @@ enum class Wait {
     TimeLimit,  // job
     BackOff,    // job: before the next placement
     Reserved,   // job: recovering, its freed cards are kept for it
+    Plan,       // nobody: a queue whose plan gets old, or a begin time that comes
 };
-inline constexpr Wait kLastWait = Wait::Reserved;
+inline constexpr Wait kLastWait = Wait::Plan;
 
 struct WaitKey {
     Wait what = Wait::Silence;

@@ -88,8 +88,10 @@ TEST(Why, CountsWhatHoldsAJobBackAndSaysWhatWouldHelp) {
     const std::uint64_t job = world.submit(command(4, {"true"}));
     world.run_for(milliseconds(100));
     proto::Why why;
-    EXPECT_THAT(clauses(world, job, &why), Contains("2 nodes: 3 of 8 cards free, 4 needed"));
-    EXPECT_THAT(clauses(world, job), Contains("job 1 of alice holds 5 cards"));
+    EXPECT_THAT(clauses(world, job, &why), Contains("1 open node with too few free cards"));
+    EXPECT_THAT(clauses(world, job), Contains("1 open node with room for a part of it"));
+    EXPECT_THAT(clauses(world, job), Contains("job 1 of alice holds 5 cards on 2 nodes"));
+    EXPECT_THAT(why.sentence(), HasSubstr("3 of 8 cards on 2 open nodes are free"));
     EXPECT_THAT(why.sooner(), HasSubstr("--ranks 3 would fit now"));
     EXPECT_EQ(why.position(), 1u);
 }

@@ -15,11 +15,12 @@ ARROWS = {
     "kernels": ["base"],
     "checkpoint": ["base", "kernels"],
     "health": ["base", "kernels"],
-    "coordinator/brain": ["base"],
+    "coordinator/schedule": ["base"],
+    "coordinator/brain": ["base", "coordinator/schedule"],
     "coordinator/store": ["base"],
-    "coordinator/server": ["base", "coordinator/brain", "coordinator/store", "coordinator/web"],
+    "coordinator/server": ["base", "coordinator/brain", "coordinator/schedule", "coordinator/store", "coordinator/web"],
     "coordinator/web": ["base", "coordinator/brain"],
-    "coordinator/simulate": ["base", "coordinator/brain", "runner/agent", "checkpoint", "health"],
+    "coordinator/simulate": ["base", "coordinator/brain", "coordinator/schedule", "runner/agent", "checkpoint", "health"],
     "runner/agent": ["base"],
     "runner/execd": ["base", "runner/shepherd"],
     "runner/shepherd": ["base"],
@@ -35,7 +36,7 @@ FOREIGN = {
     "runner/worker": ["zmq", "google/protobuf", "pmix"],
     "checkpoint": ["zmq", "google/protobuf", "pmix"],
 }
-BRAINS = ["coordinator/brain/", "runner/agent/agent_brain", "checkpoint/committer"]
+BRAINS = ["coordinator/brain/", "coordinator/schedule/", "runner/agent/agent_brain", "checkpoint/committer"]
 BANNED_IN_BRAINS = re.compile(r"\b(now\(\)|rand\s*\(|sleep\w*\s*\(|getenv\s*\(|std::thread|std::random_device|::open\s*\(|::socket\s*\()")
 MOST_LINES = 600
 LEFTOVERS = re.compile(r"\b(FIXME|TODO|XXX)\b")

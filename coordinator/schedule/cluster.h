@@ -1,0 +1,191 @@
+#pragma once
+// The cluster as numbers: what is free on each node, who holds it until when, what is promised to whom from when on.
+// A placement is whole or nothing. Pure; one pass of the scheduler builds one.
+//
+//   domains    0 = the cluster, then blocks, then racks; each is a contiguous range of nodes (nodes stand in the order
+//              block, rack, name, so neighbours in rank are neighbours in the network)
+//   counts     per domain: how many nodes have at least c cards free; kept at every change, so that a domain that cannot
+//              hold a gang is passed over without looking at its nodes
+//   promise    cards on a node from a time on, for a gang that waits for them; whoever ends before that time may use them
+//
+// Where: the smallest domain that fits; in it the fullest nodes that fit (large holes stay whole); over several racks as few as
+// possible, the last one the tightest.
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gangline::coordinator {
+
+using Ms = std::int64_t;  // milliseconds since 1970
+inline constexpr Ms kNever = std::numeric_limits<Ms>::max() / 4;
+
+enum class Level : std::uint8_t { Cluster, Block, Rack, Node };
+
+// What a gang asks for. One of three layouts: `ranks_per_node` on each node; evenly over nodes_min..nodes_max nodes;
+// or (both 0) as few nodes as possible.
+struct Shape {
+    std::uint32_t ranks = 1;
+    std::uint32_t nodes_min = 0;
+    std::uint32_t nodes_max = 0;       // 0 = no limit
+    std::uint32_t ranks_per_node = 0;
+    std::uint32_t cards_per_rank = 1;  // 0 = CPUs only
+    std::uint32_t cpus_per_rank = 0;
+    std::uint64_t memory_mib = 0;      // a node
+    bool exclusive = false;            // whole nodes, nobody else on them
+    Level within = Level::Cluster;     // all of it in one such domain, or it waits
+    std::shared_ptr<const std::vector<bool>> allowed = {};  // by node; nothing = every node
+
+    std::uint64_t cards() const { return std::uint64_t{ranks} * cards_per_rank; }
+};
+
+struct Share {
+    std::uint32_t node = 0;
+    std::uint32_t ranks = 0;
+    bool operator==(const Share&) const = default;
+};
+using Shares = std::vector<Share>;  // in node order
+
+struct Room {
+    std::uint32_t cards = 0;
+    std::uint32_t cpus = 0;
+    std::uint64_t memory_mib = 0;
+};
+
+struct NodeSeed {
+    Room all;
+    std::uint32_t block = 0;
+    std::uint32_t rack = 0;      // racks are numbered through the whole cluster; all nodes of one stand side by side
+    bool open = true;            // takes new gangs
+    std::uint32_t penalty = 0;   // a node with less is taken first; large gangs (over a rack) never take one that has any
+};
+
+class Cluster {
+  public:
+    explicit Cluster(const std::vector<NodeSeed>& nodes);
+
+    // A gang that runs, or is planned to, until `end` (kNever: nobody knows). Returns its number here.
+    std::uint32_t add(const Shape& shape, const Shares& shares, Ms end);
+    void remove(std::uint32_t gang);
+    void set_end(std::uint32_t gang, Ms end);
+    // What a node has beyond gangs that are known (a part that is not proved empty, another system's use).
+    void take(std::uint32_t node, const Room& room, bool whole);
+    // The gang may count on these places from `from` until `until`. Its places are then only lent to who ends before.
+    void promise(const Shape& shape, const Shares& shares, Ms from, Ms until);
+    void forget_promises();
+
+    // Where a gang that runs from `now` until `end` goes now without delaying any promise; nothing: nowhere.
+    // `avoid` (sorted node numbers): taken only when nothing fits without them.
+    std::optional<Shares> place(const Shape& shape, Ms now, Ms end, const std::vector<std::uint32_t>& avoid = {}) const;
+    // As if there were no promises.
+    std::optional<Shares> place_ignoring_promises(const Shape& shape) const;
+    // As `place`, in a hurry: promised nodes are left alone by whoever ends after the first promise, ranks are shared evenly.
+    std::optional<Shares> place_quickly(const Shape& shape, Ms end, bool ignore_promises) const;
+    // The earliest time, and where, at which the gang fits for `duration`, when every gang ends when it says.
+    struct Opening {
+        Ms from = kNever;
+        Shares shares;
+    };
+    std::optional<Opening> earliest(const Shape& shape, Ms now, Ms duration) const;
+    // A quick guess of the same: no promises, no domains, even layouts only.
+    std::optional<Opening> soonest(const Shape& shape, Ms now) const;
+    // Where it would be soonest if gangs without an end ended last.
+    std::optional<Shares> soonest_of_any(const Shape& shape, Ms now) const;
+    // What a node lacks for so many ranks of the gang now, promises aside.
+    enum class Lack : std::uint8_t { Nothing, Closed, NotAllowed, Memory, Cards, Cpus, Whole };
+    Lack lack(const Shape& shape, std::uint32_t node, std::uint32_t ranks) const;
+    // Cheap and never wrong about "no": whether the gang's cards are free at all.
+    bool may_fit(const Shape& shape) const;
+
+    std::uint32_t nodes() const { return static_cast<std::uint32_t>(nodes_.size()); }
+    const Room& free(std::uint32_t node) const { return nodes_[node].free; }
+    bool is_open(std::uint32_t node) const { return nodes_[node].open; }
+    std::uint64_t free_cards() const { return free_cards_; }  // on open nodes
+    Ms first_promise() const { return first_promise_; }       // kNever: none
+    std::uint32_t whole_free_nodes() const;                   // open, nobody on them
+
+  private:
+    struct NodeHold {
+        std::uint32_t gang = 0;
+        Room room;
+        Ms end = kNever;
+    };
+    struct Promise {
+        Room room;
+        bool whole = false;
+        Ms from = 0;
+        Ms until = kNever;
+    };
+    struct NodeState {
+        Room all;
+        Room free;
+        std::uint32_t block = 0;  // domain numbers
+        std::uint32_t rack = 0;
+        std::uint32_t penalty = 0;
+        bool open = true;
+        bool taken = false;       // by something besides gangs
+        std::vector<NodeHold> holds;  // the first to end first
+        std::vector<Promise> promises;
+    };
+    struct Domain {
+        Level level = Level::Cluster;
+        std::uint32_t begin = 0;  // nodes
+        std::uint32_t end = 0;
+        std::vector<std::uint32_t> children;
+    };
+    struct Gang {
+        Shares shares;
+        Ms end = kNever;
+    };
+    // Equal nodes' worth of ranks: `nodes` nodes of `ranks` ranks each. A layout has one or two, most ranks first.
+    struct Part {
+        std::uint32_t nodes = 0;
+        std::uint32_t ranks = 0;
+    };
+    using Layout = std::vector<Part>;
+    // How nodes are looked at: now, or at a later time; with or without what is promised.
+    struct Look {
+        const Shape& shape;
+        Ms from = 0;
+        Ms end = kNever;
+        bool later = false;
+        bool ignore_promises = false;
+        bool quickly = false;
+        std::uint32_t most_penalty = 0;
+        const std::vector<std::uint32_t>* avoid = nullptr;
+    };
+    class Search;  // search.cpp
+
+    static std::vector<NodeHold>::iterator place_of(NodeState& node, Ms end);
+    static Room room_of(const Shape& shape, const NodeState& node, std::uint32_t ranks);
+    void give(std::uint32_t node, const Room& room, bool back);
+    void tally(std::vector<std::uint32_t>& table, const NodeState& node, std::uint32_t from, std::uint32_t to, bool more) const;
+    bool avoids_promised(const Look& look) const { return look.quickly && !look.ignore_promises && look.end > first_promise_; }
+    std::uint32_t fits(const Look& look, std::uint32_t node) const;
+    std::uint32_t ranks_in(const Look& look, const NodeState& node, const Room& room, bool whole) const;
+    bool keeps_promises(const NodeState& node, const Room& room, Ms from, Ms end) const;
+    static Room free_at(const NodeState& node, Ms at, bool& whole);
+    std::optional<Shares> look_for(const Shape& shape, Look look, const std::vector<std::uint32_t>& avoid) const;
+    Ms fits_from(const Shape& shape, std::uint32_t node, std::uint32_t ranks, Ms now) const;
+    const std::vector<Ms>& ends() const;
+
+    std::vector<NodeState> nodes_;
+    std::vector<Domain> domains_;
+    std::uint32_t blocks_ = 0;
+    std::uint32_t stride_ = 1;               // most cards of a node, and one
+    std::uint32_t most_cpus_ = 0;            // of a node
+    std::uint32_t most_penalty_ = 0;
+    std::vector<std::uint32_t> at_least_;    // [domain][cards]: open nodes with at least so many free
+    std::vector<std::uint32_t> unpromised_;  // the same without nodes that have promises; kept while there are any
+    std::uint64_t free_cards_ = 0;
+    Ms first_promise_ = kNever;
+    std::vector<std::uint32_t> promised_;    // nodes with promises
+    std::vector<Gang> gangs_;
+    std::vector<std::uint32_t> unused_;      // gang numbers
+    mutable std::vector<Ms> ends_;           // of gangs and promises, sorted; empty = to be made
+};
+
+}  // namespace gangline::coordinator

@@ -1,0 +1,130 @@
+#include "coordinator/schedule/plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+
+#include "coordinator/schedule/estimate.h"
+
+namespace gangline::coordinator {
+namespace {
+
+Ms after(Ms now, Ms duration) { return duration >= kNever ? kNever : now + duration; }
+
+class Pass {
+  public:
+    Pass(Cluster& cluster, const PlanInput& input, Ms now, const PlanOptions& options)
+        : cluster_(cluster), input_(input), now_(now), options_(options), shapes_(input.shapes.size()) {}
+
+    void run(Plan& plan) {
+        for (std::size_t i = 0; i < input_.waiting.size(); ++i) {
+            Planned& planned = plan.jobs[i];
+            const Waiting& job = input_.waiting[i];
+            if (first_blocked_ != 0 && options_.in_order) {
+                planned.behind = first_blocked_;
+                continue;
+            }
+            consider(job, planned);
+            if (planned.standing == Standing::Starts) {
+                ++plan.starts;
+                continue;
+            }
+            if (first_blocked_ == 0) first_blocked_ = job.job;
+            if (promised_ < options_.promises) promise(job, planned);
+        }
+    }
+
+  private:
+    struct ShapeState {
+        bool no_room = false;          // for as long as this pass lasts: what is free only shrinks
+        Ms too_long = kNever + 1;      // a limit that did not fit before the promises; longer ones do not either
+        std::uint64_t behind = 0;
+    };
+
+    void consider(const Waiting& job, Planned& planned) {
+        ShapeState& state = shapes_[job.shape];
+        const Shape& shape = input_.shapes[job.shape];
+        const Ms shortest = job.least == 0 ? job.limit : std::min(job.least, job.limit);
+        if (state.no_room || !cluster_.may_fit(shape)) {
+            state.no_room = true;
+            return;
+        }
+        if (shortest >= state.too_long) {
+            planned.standing = Standing::Behind;
+            planned.behind = state.behind;
+            return;
+        }
+        const auto& avoid = input_.avoid[job.avoid];
+        const Ms hole = std::clamp(cluster_.first_promise() - now_, shortest, job.limit);
+        for (const Ms limit : {job.limit, hole, shortest}) {
+            if (auto shares = cluster_.place(shape, now_, after(now_, limit), avoid)) return start(job, planned, std::move(*shares), limit);
+            if (limit == shortest) break;
+        }
+        if (promised_ == 0 || !cluster_.place_ignoring_promises(shape)) {
+            state.no_room = true;
+            return;
+        }
+        state.too_long = shortest;
+        state.behind = last_promised_;
+        planned.standing = Standing::Behind;
+        planned.behind = last_promised_;
+    }
+
+    void start(const Waiting& job, Planned& planned, Shares shares, Ms limit) {
+        planned.standing = Standing::Starts;
+        planned.start = planned.expected = now_;
+        planned.limit = limit;
+        cluster_.add(input_.shapes[job.shape], shares, after(now_, limit));
+        planned.shares = std::move(shares);
+    }
+
+    void promise(const Waiting& job, Planned& planned) {
+        const Shape& shape = input_.shapes[job.shape];
+        auto opening = cluster_.earliest(shape, now_, job.limit);
+        if (!opening) return job.overdue ? keep(job, planned) : void();  // it waits for what may never end, or for nodes that are away
+        planned.standing = Standing::Promised;
+        planned.start = opening->from;
+        planned.limit = job.limit;
+        cluster_.promise(shape, opening->shares, opening->from, after(opening->from, job.limit));
+        planned.shares = std::move(opening->shares);
+        last_promised_ = job.job;
+        ++promised_;
+    }
+
+    void keep(const Waiting& job, Planned& planned) {
+        const Shape& shape = input_.shapes[job.shape];
+        auto kept = cluster_.soonest_of_any(shape, now_);
+        if (!kept) return;
+        planned.standing = Standing::Kept;
+        cluster_.promise(shape, *kept, now_, kNever);
+        planned.shares = std::move(*kept);
+        last_promised_ = job.job;
+        ++promised_;
+    }
+
+    Cluster& cluster_;
+    const PlanInput& input_;
+    const Ms now_;
+    const PlanOptions& options_;
+    std::vector<ShapeState> shapes_;
+    std::uint64_t first_blocked_ = 0;
+    std::uint64_t last_promised_ = 0;
+    std::uint32_t promised_ = 0;
+};
+
+}  // namespace
+
+Plan make_plan(Cluster& cluster, const PlanInput& input, Ms now, const PlanOptions& options) {
+    Plan plan;
+    plan.jobs.resize(input.waiting.size());
+    if (!options.estimates) {
+        Pass(cluster, input, now, options).run(plan);
+        return plan;
+    }
+    Cluster later = cluster;
+    Pass(cluster, input, now, options).run(plan);
+    estimate(later, input, now, options, plan);
+    return plan;
+}
+
+}  // namespace gangline::coordinator
