@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "coordinator/brain/core.h"
 
 namespace gangline::coordinator {
@@ -23,10 +24,19 @@ std::string wanted(const Need& need) {
     std::string text = need.cards_per_rank == 0
                            ? count(std::uint64_t{need.ranks} * need.cpus_per_rank, "CPU", "CPUs")
                            : count(need.cards(), "card", "cards");
-    if (need.ranks_per_node != 0) text += fmt::format(", {} ranks a node", need.ranks_per_node);
-    if (need.nodes_min != 0) text += fmt::format(", on {} or more nodes", need.nodes_min);
-    if (need.nodes_max != 0) text += fmt::format(", on at most {} nodes", need.nodes_max);
-    if (need.memory_mib != 0) text += fmt::format(", {} MiB a node", need.memory_mib);
+    if (need.ranks_per_node != 0) text += fmt::format(", {} a node", count(need.ranks_per_node, "rank", "ranks"));
+    if (need.nodes_min != 0 && need.nodes_min == need.nodes_max) {
+        text += ", on " + count(need.nodes_min, "node", "nodes");
+    } else if (need.nodes_min > 1 && need.nodes_max != 0) {
+        text += fmt::format(", on {} to {} nodes", need.nodes_min, need.nodes_max);
+    } else if (need.nodes_max != 0) {
+        text += ", on at most " + count(need.nodes_max, "node", "nodes");
+    } else if (need.nodes_min != 0) {
+        text += fmt::format(", on {} or more nodes", need.nodes_min);
+    }
+    if (need.memory_mib != 0) {
+        text += fmt::format(", {} of memory a node", human_bytes(static_cast<double>(need.memory_mib) * 1048576.0));
+    }
     if (need.exclusive) text += ", whole nodes";
     return text;
 }
@@ -60,7 +70,8 @@ Survey Brain::State::survey() const {
 
 std::string Brain::State::what_would_help(const Need& need, const Survey& nodes, const std::vector<Offer>& offers) const {
     const std::uint32_t now_fits = largest_that_fits(need, offers);
-    if (now_fits > 0 && now_fits < need.ranks) return fmt::format("--ranks {} would fit now", now_fits);
+    const bool fills_its_nodes = now_fits >= need.nodes_min;
+    if (now_fits > 0 && now_fits < need.ranks && fills_its_nodes) return fmt::format("--ranks {} would fit now", now_fits);
     if (!nodes.drained.empty() && place(need, nodes.with_drained)) return "gangline resume " + nodes.drained.front();
     std::vector<Offer> emptied;
     for (const Offer& offer : offers) emptied.push_back(whole_offer(facts.node(offer.node)->info));
