@@ -141,6 +141,11 @@ Result<ClusterAddress> PrivateCluster::address() const {
     return ClusterAddress{plan_.users_endpoint, plan_.coordinator_key, std::move(keys).value(), "private cluster"};
 }
 
+std::string PrivateCluster::options_to_reach() const {
+    return fmt::format(" --coordinator {} --coordinator-key {} --key {}", shell_quote(plan_.users_endpoint),
+                       shell_quote(plan_.coordinator_key), shell_quote(plan_.folder + "/client.key"));
+}
+
 Result<void> PrivateCluster::wait_ready(const std::function<bool()>& interrupted) {
     return runner::wait_ready(parts_, plan_.folder, kStartTime, interrupted);
 }
