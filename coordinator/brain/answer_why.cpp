@@ -77,6 +77,7 @@ std::string Brain::State::what_would_help(const Need& need, const Survey& nodes,
     for (const Offer& offer : offers) emptied.push_back(whole_offer(facts.node(offer.node)->info));
     if (!place(need, emptied)) return "no open node could hold it even when empty: bring nodes back, or ask for less";
     if (nodes.holders.empty()) return {};
+    if (nodes.holders.size() == 1) return fmt::format("it starts when job {} has ended", nodes.holders.begin()->first);
     return fmt::format("it starts when enough of the {} before it have ended", count(nodes.holders.size(), "job", "jobs"));
 }
 

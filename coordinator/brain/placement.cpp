@@ -299,10 +299,10 @@ std::string misfit_of_gang(const Need& need, const std::vector<const Offer*>& al
     const bool demands_more = need.memory_mib != 0 || need.exclusive || need.cpus_per_rank > implied_cpus ||
                               !need.only.empty() || !need.exclude.empty();
     const bool is_bounded = need.nodes_max != 0 && need.nodes_max < allowed.size();
-    return fmt::format("{}{} {} not fit on {}{}{}", count(need.ranks, "rank"),
+    const std::string nodes = count(allowed.size(), "node");
+    return fmt::format("{}{} {} not fit on {}{}", count(need.ranks, "rank"),
                        need.ranks_per_node == 0 ? "" : fmt::format(", {} a node,", need.ranks_per_node),
-                       need.ranks == 1 ? "does" : "do", count(is_bounded ? need.nodes_max : allowed.size(), "node"),
-                       is_bounded ? fmt::format(" of these {}", allowed.size()) : "",
+                       need.ranks == 1 ? "does" : "do", is_bounded ? fmt::format("any {} of {}", need.nodes_max, nodes) : nodes,
                        demands_more ? " together with their other demands" : "");
 }
 
@@ -314,8 +314,12 @@ std::string largest_words(const Need& need, const std::vector<Offer>& offers, st
         const auto nodes = static_cast<std::uint32_t>(allowed);
         smaller.nodes_min = nodes;
         smaller.nodes_max = need.nodes_max == 0 ? 0 : std::min(need.nodes_max, nodes);
-        if (need.ranks == need.nodes_min * on_each) smaller.ranks = nodes * on_each;  // so many because of the nodes
+        const bool follows = need.ranks == need.nodes_min * on_each;   // so many ranks because of the nodes
+        if (follows) smaller.ranks = nodes * on_each;
         if (place(smaller, offers)) return fmt::format("--nodes {}", nodes);
+        if (need.ranks_per_node != 0) smaller.ranks = std::min(need.ranks, nodes * on_each);
+        const std::uint32_t ranks = largest_that_fits(smaller, offers);
+        if (!follows && ranks >= nodes) return fmt::format("--nodes {} --ranks {}", nodes, ranks);
     }
     const std::uint32_t ranks = largest_that_fits(need, offers);
     return ranks == 0 ? "" : fmt::format("--ranks {}", ranks);
