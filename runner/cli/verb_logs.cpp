@@ -46,8 +46,8 @@ class Reader {
                 printer_.release_tail();
                 tail_released_ = true;
             }
-            if (has_view_ && is_done()) break;
             if (!refusal_.empty()) return Error{Code::Refused, refusal_};
+            if (has_view_ && is_done()) break;
             if (at - heard_ > kAnswerDeadline) return client_.unreachable(at - heard_);
             ask(at);
             wait();
