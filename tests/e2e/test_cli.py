@@ -41,6 +41,36 @@ def test_wrong_usage_is_exit_code_2_in_words(home, words):
     assert done.stderr.strip() and done.stdout == "" and "terminate called" not in done.stderr
 
 
+def test_only_a_near_name_is_suggested(home):
+    assert "did you mean" not in home.cli("run", "--foo", "--", "true", code=2).stderr
+    assert "did you mean --nodes?" in home.cli("run", "--nodez", "2", "--", "true", code=2).stderr
+
+
+def test_a_variable_that_means_nothing_is_told_in_one_line(up):
+    done = up.cli("submit", "-H", "--", "true", environment={"GANGLINE_TIEM": "5", "GANGLINE_FOO": "1"})
+    assert done.stderr == "gangline: warning: no option of gangline, without effect: GANGLINE_FOO, GANGLINE_TIEM (did you mean GANGLINE_TIME?)\n"
+
+
+def test_logs_refuse_what_is_not_there(up):
+    job = up.cli("submit", "--parsable", "-n", 4, "--", "sh", "-c", "echo out $RANK; echo err $RANK >&2").stdout.strip()
+    until("completed", lambda: json.loads(up.cli("show", job, "--json").stdout)["job"]["state"] == "COMPLETED", 20)
+    assert "ranks 0 to 3" in up.cli("logs", "--rank", 77, job, code=3).stderr
+    assert "only attempt 1" in up.cli("logs", "--attempt", 9, job, code=3).stderr
+    lines = [json.loads(line) for line in up.cli("logs", "--json", job).stdout.splitlines()]
+    assert sorted((line["rank"], line["stream"], line["text"]) for line in lines) == sorted(
+        (rank, stream, f"{stream} {rank}") for rank in range(4) for stream in ("out", "err"))
+    assert [json.loads(line)["rank"] for line in up.cli("logs", "--json", "--rank", 2, "--err", job).stdout.splitlines()] == [2]
+    assert f"{up.work}/gangline-{job}.out" in up.cli("show", job).stdout
+
+
+def test_a_held_job_says_how_to_let_it_go(up):
+    runner = up.start("run", "--hold", "--", "true", stderr=subprocess.PIPE, text=True)
+    assert re.search(r"job 1 is held by \S+: gangline release 1\n", runner.stderr.readline())
+    up.cli("release", 1)
+    assert runner.wait(20) == 0
+    runner.stderr.close()
+
+
 def test_a_misspelt_verb_has_its_nearest_name(home):
     assert "queue" in home.cli("quueue", code=2).stderr
 
