@@ -1,13 +1,15 @@
 """The verbs over a fresh home: help of each, JSON, exit codes, keys, completion."""
 
 import json
+import os
+import pty
 import re
 import stat
 import subprocess
 
 import pytest
 
-from cluster import GANGLINE
+from cluster import GANGLINE, ROOT
 from processes import until
 
 VERBS = ["run", "submit", "queue", "show", "logs", "cancel", "report", "why", "hold", "release", "up", "down", "nodes", "drain", "resume", "keys", "completion", "launch"]
@@ -61,6 +63,28 @@ def test_logs_refuse_what_is_not_there(up):
         (rank, stream, f"{stream} {rank}") for rank in range(4) for stream in ("out", "err"))
     assert [json.loads(line)["rank"] for line in up.cli("logs", "--json", "--rank", 2, "--err", job).stdout.splitlines()] == [2]
     assert f"{up.work}/gangline-{job}.out" in up.cli("show", job).stdout
+
+
+def test_faults_are_told_once_each_by_run_and_submit_wait(up):
+    """Here the memory limit may be enforced or not; what is told is what `show` lists."""
+    for words in (["run"], ["submit", "--wait"]):
+        told = up.cli(*words, "--mem", "1G", "--", "sleep", "0.3").stderr
+        faults = json.loads(up.cli("show", "@", "--json").stdout)["job"]["faults"]
+        assert [line for line in told.splitlines() if "memory limit" in line] == ["gangline: " + fault for fault in faults]
+
+
+def test_an_empty_queue_says_so_on_a_terminal(up):
+    main, terminal = pty.openpty()
+    done = subprocess.run([GANGLINE, "queue"], stdout=subprocess.PIPE, stderr=terminal, env=up.environment, cwd=up.work, timeout=20)
+    os.close(terminal)
+    assert done.returncode == 0 and b"no jobs (gangline queue -e shows ended ones)" in os.read(main, 4096)
+    os.close(main)
+    assert up.cli("queue").stderr == ""
+
+
+def test_check_explains_itself_and_starts_nothing():
+    done = subprocess.run([ROOT / "check", "--help"], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 0 and "usage: ./check" in done.stdout and done.stderr == ""
 
 
 def test_a_held_job_says_how_to_let_it_go(up):
