@@ -48,6 +48,13 @@ void view_attempt(const Attempt& attempt, proto::AttemptView& view) {
     view.set_last_step(attempt.end.progress().step());
 }
 
+// "; next try in 4 s" while a gang backs off; half a second is not worth the words.
+std::string next_try(const Job& job, std::int64_t now_ms) {
+    if (job.state != proto::RECOVERING || job.attempts.empty()) return {};
+    const std::int64_t left_ms = job.attempt().ended_ms + static_cast<std::int64_t>(job.attempt().end.back_off_ms()) - now_ms;
+    return left_ms <= 500 ? "" : fmt::format("; next try in {} s", (left_ms + 999) / 1000);
+}
+
 }  // namespace
 
 std::string Brain::State::checkpoint_folder(const Job& job) const {
@@ -68,7 +75,10 @@ std::uint32_t Brain::State::position(const Job& job) const {
 std::string Brain::State::queued_reason(const Job& job) const {
     if (job.held) return "held by " + job.held_by;
     const Need need = need_of(job.spec);
-    if (need.cards_per_rank == 0) return fmt::format("waits for {} CPUs", std::uint64_t{need.ranks} * need.cpus_per_rank);
+    if (need.cards_per_rank == 0) {
+        const std::uint64_t cpus = std::uint64_t{need.ranks} * need.cpus_per_rank;
+        return fmt::format("waits for {} {}", cpus, cpus == 1 ? "CPU" : "CPUs");
+    }
     return fmt::format("waits for {} {}", need.cards(), need.cards() == 1 ? "card" : "cards");
 }
 
@@ -78,7 +88,8 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
     view.set_name(job.spec.name());
     view.set_user(job.user);
     view.set_state(job.state);
-    view.set_reason(job.state == proto::QUEUED && job.attempts.empty() ? queued_reason(job) : job.reason);
+    view.set_reason(job.state == proto::QUEUED && job.attempts.empty() ? queued_reason(job)
+                                                                         : job.reason + next_try(job, now.unix_ms));
     view.set_ranks(job.spec.ranks());
     view.set_attempt(job.key().attempt);
     view.set_restarts(job.attempts.empty() ? 0 : static_cast<std::uint32_t>(job.attempts.size()) - 1);

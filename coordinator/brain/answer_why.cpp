@@ -24,16 +24,21 @@ std::string wanted(const Need& need) {
     std::string text = need.cards_per_rank == 0
                            ? count(std::uint64_t{need.ranks} * need.cpus_per_rank, "CPU", "CPUs")
                            : count(need.cards(), "card", "cards");
-    if (need.ranks_per_node != 0) text += fmt::format(", {} ranks a node", need.ranks_per_node);
+    if (need.ranks_per_node != 0) text += fmt::format(", {} a node", count(need.ranks_per_node, "rank", "ranks"));
     if (need.nodes_min != 0 && need.nodes_min == need.nodes_max) {
-        text += fmt::format(", on {}", count(need.nodes_min, "node", "nodes"));
-    } else {
-        if (need.nodes_min != 0) text += fmt::format(", on {} or more", count(need.nodes_min, "node", "nodes"));
-        if (need.nodes_max != 0) text += fmt::format(", on at most {}", count(need.nodes_max, "node", "nodes"));
+        text += ", on " + count(need.nodes_min, "node", "nodes");
+    } else if (need.nodes_min > 1 && need.nodes_max != 0) {
+        text += fmt::format(", on {} to {} nodes", need.nodes_min, need.nodes_max);
+    } else if (need.nodes_max != 0) {
+        text += ", on at most " + count(need.nodes_max, "node", "nodes");
+    } else if (need.nodes_min != 0) {
+        text += fmt::format(", on {} or more nodes", need.nodes_min);
     }
     if (need.within == Level::Rack) text += ", all in one rack";
     if (need.within == Level::Block) text += ", all in one block";
-    if (need.memory_mib != 0) text += fmt::format(", {} MiB a node", need.memory_mib);
+    if (need.memory_mib != 0) {
+        text += fmt::format(", {} of memory a node", human_bytes(static_cast<double>(need.memory_mib) * 1048576.0));
+    }
     if (need.exclusive) text += ", whole nodes";
     return text;
 }
@@ -169,6 +174,7 @@ void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& a
         return out.set_sooner("no known node could hold it even when empty: ask for less");
     }
     if (nodes.open != facts.nodes.size() && nodes.holders.empty()) return out.set_sooner("bring nodes back, or ask for less");
+    if (nodes.holders.size() == 1) return out.set_sooner(fmt::format("it starts when job {} has ended", nodes.holders.begin()->first));
     if (!nodes.holders.empty()) out.set_sooner(fmt::format("it starts when enough of the {} before it have ended", count(nodes.holders.size(), "job", "jobs")));
 }
 

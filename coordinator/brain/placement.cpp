@@ -120,6 +120,17 @@ std::uint32_t largest_that_fits(const Need& need, const std::vector<Offer>& offe
 
 namespace {
 
+std::string count(std::uint64_t number, const char* word) {
+    return fmt::format("{} {}{}", number, word, number == 1 ? "" : "s");
+}
+
+// "4 GiB", "97.7 GiB (100000 MiB)", "512 MiB"
+std::string memory_words(std::uint64_t mib) {
+    if (mib < 1024) return fmt::format("{} MiB", mib);
+    if (mib % 1024 == 0) return fmt::format("{} GiB", mib / 1024);
+    return fmt::format("{:.1f} GiB ({} MiB)", static_cast<double>(mib) / 1024, mib);
+}
+
 // The one demand of a single rank (or node) that no node meets.
 std::string misfit_of_one(const Need& need, const std::vector<const Offer*>& allowed) {
     std::uint32_t cards = 0;
@@ -134,16 +145,18 @@ std::string misfit_of_one(const Need& need, const std::vector<const Offer*>& all
     }
     const std::uint32_t together = std::max(1u, need.ranks_per_node == 0 ? 1 : std::min(need.ranks, need.ranks_per_node));
     if (need.memory_mib > memory) {
-        return fmt::format("{} MiB of memory a node are asked for; the largest node has {} MiB", need.memory_mib, memory);
+        return fmt::format("--mem asks for {} a node; the largest node has {}", memory_words(need.memory_mib),
+                           memory_words(memory));
     }
     if (std::uint64_t{together} * need.cards_per_rank > cards) {
-        return fmt::format("{} of {} cards each need {} cards on one node; the largest node ({}) has {}",
-                           together == 1 ? "one rank" : fmt::format("{} ranks", together), need.cards_per_rank,
-                           std::uint64_t{together} * need.cards_per_rank, richest->node, cards);
+        return fmt::format("{} of {}{} {} on one node; the largest node ({}) has {}", count(together, "rank"),
+                           count(need.cards_per_rank, "card"), together == 1 ? " needs" : " each need",
+                           count(std::uint64_t{together} * need.cards_per_rank, "card"), richest->node, cards);
     }
     if (std::uint64_t{together} * need.cpus_per_rank > cpus) {
-        return fmt::format("{} ranks of {} CPUs each are wanted on one node; the largest node has {} CPUs", together,
-                           need.cpus_per_rank, cpus);
+        return fmt::format("--cpus-per-task: {} of {}{} {} on one node; the largest node has {}", count(together, "rank"),
+                           count(need.cpus_per_rank, "CPU"), together == 1 ? " needs" : " each need",
+                           count(std::uint64_t{together} * need.cpus_per_rank, "CPU"), cpus);
     }
     return {};
 }
@@ -156,19 +169,47 @@ std::string misfit_of_gang(const Need& need, const std::vector<const Offer*>& al
         cpus += offer->cpus;
     }
     if (need.nodes_min > allowed.size()) {
-        return fmt::format("{} nodes are asked for; {} may be used", need.nodes_min, allowed.size());
+        return fmt::format("{} are asked for; {} may be used", count(need.nodes_min, "node"), allowed.size());
     }
     if (need.cards() > cards) {
-        return fmt::format("{} ranks of {} {} need {} cards; {} nodes have {}", need.ranks, need.cards_per_rank,
-                           need.cards_per_rank == 1 ? "card" : "cards", need.cards(), allowed.size(), cards);
+        return fmt::format("{} of {} {} {}; {} {} {}", count(need.ranks, "rank"), count(need.cards_per_rank, "card"),
+                           need.ranks == 1 ? "needs" : "need", count(need.cards(), "card"), count(allowed.size(), "node"),
+                           allowed.size() == 1 ? "has" : "have", cards);
     }
     if (std::uint64_t{need.ranks} * need.cpus_per_rank > cpus) {
-        return fmt::format("{} ranks of {} CPUs need {} CPUs; {} nodes have {}", need.ranks, need.cpus_per_rank,
-                           std::uint64_t{need.ranks} * need.cpus_per_rank, allowed.size(), cpus);
+        return fmt::format("--cpus-per-task: {} of {} {} {}; {} {} {}", count(need.ranks, "rank"),
+                           count(need.cpus_per_rank, "CPU"), need.ranks == 1 ? "needs" : "need",
+                           count(std::uint64_t{need.ranks} * need.cpus_per_rank, "CPU"), count(allowed.size(), "node"),
+                           allowed.size() == 1 ? "has" : "have", cpus);
     }
-    return fmt::format("{} ranks{}{} do not fit on {} nodes together with their other demands", need.ranks,
-                       need.nodes_max == 0 ? "" : fmt::format(" on at most {} nodes", need.nodes_max),
-                       need.ranks_per_node == 0 ? "" : fmt::format(", {} a node,", need.ranks_per_node), allowed.size());
+    const std::uint32_t implied_cpus = need.cards_per_rank == 0 ? 1 : 0;
+    const bool demands_more = need.memory_mib != 0 || need.exclusive || need.cpus_per_rank > implied_cpus ||
+                              !need.only.empty() || !need.exclude.empty();
+    const bool is_bounded = need.nodes_max != 0 && need.nodes_max < allowed.size();
+    const std::string nodes = count(allowed.size(), "node");
+    return fmt::format("{}{} {} not fit on {}{}", count(need.ranks, "rank"),
+                       need.ranks_per_node == 0 ? "" : fmt::format(", {} a node,", need.ranks_per_node),
+                       need.ranks == 1 ? "does" : "do", is_bounded ? fmt::format("any {} of {}", need.nodes_max, nodes) : nodes,
+                       demands_more ? " together with their other demands" : "");
+}
+
+// The option to lower, and how far: the nodes where they are what rules it out, else the ranks. Empty: nothing fits.
+std::string largest_words(const Need& need, const std::vector<Offer>& offers, std::size_t allowed) {
+    if (need.nodes_min > allowed) {
+        Need smaller = need;
+        const std::uint32_t on_each = std::max(1u, need.ranks_per_node);
+        const auto nodes = static_cast<std::uint32_t>(allowed);
+        smaller.nodes_min = nodes;
+        smaller.nodes_max = need.nodes_max == 0 ? 0 : std::min(need.nodes_max, nodes);
+        const bool follows = need.ranks == need.nodes_min * on_each;   // so many ranks because of the nodes
+        if (follows) smaller.ranks = nodes * on_each;
+        if (place(smaller, offers)) return fmt::format("--nodes {}", nodes);
+        if (need.ranks_per_node != 0) smaller.ranks = std::min(need.ranks, nodes * on_each);
+        const std::uint32_t ranks = largest_that_fits(smaller, offers);
+        if (!follows && ranks >= nodes) return fmt::format("--nodes {} --ranks {}", nodes, ranks);
+    }
+    const std::uint32_t ranks = largest_that_fits(need, offers);
+    return ranks == 0 ? "" : fmt::format("--ranks {}", ranks);
 }
 
 }  // namespace
@@ -183,9 +224,8 @@ std::string misfit(const Need& need, const std::vector<Offer>& offers) {
     if (allowed.empty()) return "no node is left: every one is excluded or not in the list that was given";
     std::string clause = misfit_of_one(need, allowed);
     if (clause.empty()) clause = misfit_of_gang(need, allowed);
-    const std::uint32_t largest = largest_that_fits(need, offers);
-    if (largest == 0) return clause;
-    return clause + fmt::format(". The largest that fits: --ranks {}", largest);
+    const std::string largest = largest_words(need, offers, allowed.size());
+    return largest.empty() ? clause : clause + ". The largest that fits: " + largest;
 }
 
 }  // namespace gangline::coordinator

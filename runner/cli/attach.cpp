@@ -21,6 +21,7 @@ constexpr Duration kSilenceTold = seconds(5);
 constexpr Duration kSilenceEnds = seconds(60);
 constexpr Duration kDrainTime = seconds(5);
 constexpr Duration kBetweenLines = seconds(3);
+constexpr const char* kNextTry = "next try in ";   // in a job's reason while it backs off
 
 class Attachment {
   public:
@@ -107,11 +108,14 @@ class Attachment {
         view_ = job;
         has_view_ = true;
         if (options_.logs) follower_.see(job, at);
-        if (options_.progress) {
-            tell_restarts();
-            tell_waiting(at);
-            tell_progress(at);
-        }
+        tell_faults();
+        tell_restarts();
+        tell_waiting(at);
+        if (options_.progress) tell_progress(at);
+    }
+
+    void tell_faults() {
+        for (; told_faults_ < view_.faults_size(); ++told_faults_) printer_.say(one_line(view_.faults(told_faults_)));
     }
 
     // Each ended attempt once, when it is known from where the next one starts.
@@ -125,16 +129,27 @@ class Attachment {
         }
     }
 
+    // A hold and a back-off at once, what else it waits for after a second.
     void tell_waiting(TimePoint at) {
-        const bool waits = view_.state() == proto::QUEUED || view_.state() == proto::RECOVERING;
-        if (!waits) {
+        const bool recovers = view_.state() == proto::RECOVERING;
+        if (view_.state() != proto::QUEUED && !recovers) {
             waiting_since_.reset();
             return;
         }
         if (!waiting_since_) waiting_since_ = at;
-        if (at - *waiting_since_ < seconds(1) || view_.reason() == told_reason_) return;
-        told_reason_ = view_.reason();
-        printer_.say(fmt::format("job {} waits: {}", job_, one_line(told_reason_)));
+        const std::string& reason = view_.reason();
+        const bool is_held = !recovers && view_.position() == 0;
+        const bool backs_off = recovers && reason.find(kNextTry) != std::string::npos;
+        const bool is_due = options_.progress && at - *waiting_since_ >= seconds(1);
+        const bool is_told = recovers ? view_.attempt() == told_recovery_of_ : reason == told_reason_;
+        if (is_told || !(is_held || backs_off || is_due)) return;
+        told_reason_ = reason;
+        if (recovers) told_recovery_of_ = view_.attempt();
+        if (is_held) {
+            printer_.say(fmt::format("job {} is {}: gangline release {}{}", job_, one_line(reason), job_, options_.reach));
+        } else {
+            printer_.say(fmt::format("job {} {}{}", job_, reason.starts_with("waits ") ? "" : "waits: ", one_line(reason)));
+        }
     }
 
     void tell_progress(TimePoint at) {
@@ -206,6 +221,8 @@ class Attachment {
     int told_attempts_ = 0;
     std::optional<TimePoint> waiting_since_;
     std::string told_reason_;
+    std::uint32_t told_recovery_of_ = 0;     // the attempt after which the wait is told
+    int told_faults_ = 0;
     TimePoint drawn_at_{};
     TimePoint told_at_{};
     std::uint64_t told_step_ = 0;

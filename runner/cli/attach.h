@@ -1,5 +1,5 @@
 #pragma once
-// Stays with a job until its end: its output, its progress, its restarts in words; Ctrl-C cancels it.
+// Stays with a job until its end: its output, its progress, its restarts and faults in words; Ctrl-C cancels it.
 //
 // One loop over the coordinator's socket and a signalfd: ShowJob and ReadLogs are asked as they fall due (2 ms after a
 // change, up to 100 ms when nothing happens), never one behind the other.
@@ -34,7 +34,8 @@ class SignalWatch {
 
 struct AttachOptions {
     bool logs = true;
-    bool progress = true;
+    bool progress = true;          // and what it waits for; faults, restarts and a hold are told in any case
+    std::string reach;             // what a `gangline release` needs to reach this cluster; empty: nothing
     std::function<std::optional<std::string>()> cluster_died;   // why nothing will answer any more; nothing: all is well
 };
 

@@ -69,9 +69,10 @@ Result<ScriptFile> read_directives(std::string_view text, const std::string& fil
                      fmt::format("{} is a program, not a script: write -- {}", file_name, shell_quote(file_name))};
     }
     if (!text.starts_with("#!")) {
-        return Error{Code::InvalidArgument,
-                     fmt::format("{} line 1: a job script begins with #! and its interpreter, for example #!/bin/bash",
-                                 file_name)};
+        std::string text_of_error = fmt::format(
+            "{} line 1: a job script begins with #! and its interpreter, for example #!/bin/bash", file_name);
+        if (file_name.ends_with(".py")) text_of_error += fmt::format("; to start it as it is write: -- python3 {}", shell_quote(file_name));
+        return Error{Code::InvalidArgument, text_of_error};
     }
     bool commands_begun = false;
     bool dos_lines = false;

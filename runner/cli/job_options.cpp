@@ -31,13 +31,27 @@ void add_variable(std::vector<Given>& given, const OptionInfo& option, const std
     if (option.takes == Takes::Value && found->second.empty()) return;
     if (option.takes == Takes::Nothing && says_no(found->second)) return;
     const std::string value = option.takes == Takes::Nothing ? "" : found->second;
-    given.push_back({option.alias_of.empty() ? option.name : option.alias_of, value, "in " + variable});
+    if (option.alias_of.empty()) {
+        given.push_back({option.name, value, "in " + variable});
+    } else {
+        given.push_back({option.alias_of, value, "in " + variable, option.name});
+    }
 }
 
 // Set by the runner inside a job: they describe that job, not the next one.
 const std::set<std::string>& variables_of_a_job() {
     static const std::set<std::string> names = {"GANGLINE_JOB_NAME", "GANGLINE_CHECKPOINT_DIR"};
     return names;
+}
+
+// Read elsewhere, given to jobs (runner/shepherd/environment.cpp), or the test suite's own.
+bool is_no_option_but_known(const std::string& variable) {
+    static const std::set<std::string> names = {
+        "GANGLINE_COORDINATOR", "GANGLINE_COORDINATOR_KEY", "GANGLINE_KEY", "GANGLINE_CONF", "GANGLINE_STATE", "GANGLINE_LOG",
+        "GANGLINE_TIMING", "GANGLINE_MARK", "GANGLINE_JOB_ID", "GANGLINE_JOB_NAME", "GANGLINE_ATTEMPT", "GANGLINE_RESTART_COUNT",
+        "GANGLINE_NODE", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
+        "GANGLINE_BIN", "GANGLINE_PROGRAMS", "GANGLINE_SOAK", "GANGLINE_E2E"};
+    return names.contains(variable) || variable.starts_with("GANGLINE_RESTORE_");
 }
 
 // Pairs of which the later one wins.
@@ -77,6 +91,26 @@ std::vector<Given> job_options_of_environment(const Environment& environment) {
         add_variable(given, option, variable, environment);
     }
     return given;
+}
+
+std::string unknown_variables(const Environment& environment) {
+    std::set<std::string> options;
+    std::vector<std::string> suggested = {"GANGLINE_COORDINATOR", "GANGLINE_COORDINATOR_KEY", "GANGLINE_KEY", "GANGLINE_CONF",
+                                          "GANGLINE_STATE", "GANGLINE_LOG"};
+    for (const OptionInfo& option : job_option_table()) {
+        options.insert(variable_of(option.name));
+        if (option.supported) suggested.push_back(variable_of(option.name));
+    }
+    const std::size_t prefix = std::string_view("GANGLINE_").size();
+    for (std::string& name : suggested) name.erase(0, prefix);
+    std::vector<std::string> unknown;
+    for (const auto& [name, value] : environment) {
+        if (!name.starts_with("GANGLINE_") || options.contains(name) || is_no_option_but_known(name)) continue;
+        const std::string near = nearest_name(suggested, std::string_view(name).substr(prefix));
+        unknown.push_back(near.empty() ? name : fmt::format("{} (did you mean GANGLINE_{}?)", name, near));
+    }
+    if (unknown.empty()) return {};
+    return fmt::format("no option of gangline, without effect: {}", fmt::join(unknown, ", "));
 }
 
 const Given* JobOptions::find(const std::string& name) const {

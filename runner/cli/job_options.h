@@ -28,6 +28,10 @@ using Environment = std::map<std::string, std::string>;
 Result<std::vector<Given>> job_options_of_script(const ScriptFile& script, const std::string& file_name);
 std::vector<Given> job_options_of_environment(const Environment& environment);
 
+// GANGLINE_ variables that mean nothing, in one line with the nearest names; empty: there are none. Ours that are no
+// options, those that a job is given, and the test suite's are known.
+std::string unknown_variables(const Environment& environment);
+
 // Where no source speaks the option is absent.
 struct JobOptions {
     std::map<std::string, Given> chosen;     // by main name

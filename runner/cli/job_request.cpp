@@ -9,12 +9,18 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "runner/cli/job_spec.h"
+#include "runner/cli/json.h"
 #include "runner/cli/user.h"
 
 namespace gangline::runner {
 namespace {
 
 constexpr std::size_t kMostScript = 2 << 20;
+
+bool is_folder(const std::string& path) {
+    struct stat info {};
+    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
@@ -47,6 +53,9 @@ Error nothing_to_run(const Line& line) {
 Result<std::string> read_script_file(const std::string& file, const std::string& cwd) {
     const std::string path = file.front() == '/' ? file : cwd + "/" + file;
     struct stat info {};
+    if (is_folder(path)) {
+        return Error{Code::InvalidArgument, fmt::format("{} is a folder: name a job script, or write -- PROGRAM", file)};
+    }
     if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
         return Error{Code::InvalidArgument, fmt::format("{} is not a file: name a job script, or write -- PROGRAM", file)};
     }
@@ -104,6 +113,27 @@ bool is_program(const std::string& path) {
     return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
 }
 
+std::string path_of(const proto::JobSpec& spec) {
+    for (const proto::Variable& variable : spec.environment()) {
+        if (variable.name() == "PATH") return variable.value();
+    }
+    return "/usr/local/bin:/usr/bin:/bin";
+}
+
+// By PATH when it is a bare name, else in the job's folder.
+bool can_start(const proto::JobSpec& spec, const std::string& name) {
+    if (name.find('/') != std::string::npos) return is_program(name.front() == '/' ? name : spec.cwd() + "/" + name);
+    for (const std::string& folder : split(path_of(spec), ':')) {
+        if (is_program((folder.empty() ? spec.cwd() : folder) + "/" + name)) return true;
+    }
+    return false;
+}
+
+// ": write -- python3 train.py" for a Python file, else `other`.
+std::string how_to_start(const std::string& name, const char* other) {
+    return name.ends_with(".py") ? fmt::format(": write -- python3 {}", shell_quote(name)) : std::string(other);
+}
+
 // Can argv[0] be started, by the job's PATH and folder? Errors: the sentence why not.
 Result<void> check_program(const proto::JobSpec& spec) {
     if (spec.argv_size() == 0) return {};
@@ -111,28 +141,58 @@ Result<void> check_program(const proto::JobSpec& spec) {
     if (name.find('/') != std::string::npos) {
         const std::string path = name.front() == '/' ? name : spec.cwd() + "/" + name;
         if (is_program(path)) return {};
+        if (is_folder(path)) return Error{Code::InvalidArgument, path + " is a folder, not a program"};
         if (::access(path.c_str(), F_OK) != 0) return Error{Code::InvalidArgument, "no such program: " + path};
-        return Error{Code::InvalidArgument, path + " is not a program: chmod +x it, or name its interpreter"};
+        return Error{Code::InvalidArgument,
+                     path + " is not a program" + how_to_start(name, ": chmod +x it, or name its interpreter")};
     }
-    std::string path = "/usr/local/bin:/usr/bin:/bin";
-    for (const proto::Variable& variable : spec.environment()) {
-        if (variable.name() == "PATH") path = variable.value();
+    if (can_start(spec, name)) return {};
+    const bool is_here = ::access((spec.cwd() + "/" + name).c_str(), F_OK) == 0;
+    return Error{Code::InvalidArgument,
+                 fmt::format("no such program in the job's PATH: {}{}", name, is_here ? how_to_start(name, "") : "")};
+}
+
+// A script's #! line that this machine cannot follow, in words; empty: it can.
+std::string missing_interpreter(const proto::JobSpec& spec, const std::string& file_name) {
+    const std::string_view line = std::string_view(spec.script()).substr(0, spec.script().find('\n'));
+    if (!line.starts_with("#!")) return {};
+    std::vector<std::string> words;
+    for (const std::string& word : split(trim(line.substr(2)), ' ')) {
+        if (!word.empty()) words.push_back(word);
     }
-    for (const std::string& folder : split(path, ':')) {
-        if (is_program((folder.empty() ? spec.cwd() : folder) + "/" + name)) return {};
+    if (words.empty()) return fmt::format("{} line 1: #! names no interpreter", file_name);
+    std::string interpreter = words.front();
+    if (can_start(spec, interpreter) && name_of(interpreter) == "env" && words.size() == 2 && words[1].front() != '-') {
+        interpreter = words[1];
     }
-    return Error{Code::InvalidArgument, fmt::format("no such program in the job's PATH: {}", name)};
+    if (can_start(spec, interpreter)) return {};
+    return fmt::format("{} line 1: the interpreter {} is not on this machine", file_name, interpreter);
 }
 
 Result<void> check_folder(const proto::JobSpec& spec) {
-    struct stat info {};
-    if (::stat(spec.cwd().c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return {};
+    if (is_folder(spec.cwd())) return {};
     return Error{Code::InvalidArgument, fmt::format("--chdir: {} is not a folder", spec.cwd())};
 }
 
 }  // namespace
 
 bool flag_of(const JobRequest& request, const char* name) { return request.options.has(name); }
+
+int check_only(const Line& line, Client& client, const JobRequest& request) {
+    proto::Request question;
+    *question.mutable_submit()->mutable_spec() = request.spec;
+    question.mutable_submit()->set_test_only(true);
+    const auto response = client.ask(question);
+    if (!response) return fail(line, response.error());
+    const std::string words = response->message().empty() ? "the request is good; nothing was submitted"
+                                                          : response->message();
+    if (line.json()) {
+        print(json_document("test_only", words));
+    } else {
+        say(words);
+    }
+    return 0;
+}
 
 Result<JobRequest> read_job_request(const Line& line, Where where) {
     auto source = read_source(line);
@@ -152,6 +212,10 @@ Result<JobRequest> read_job_request(const Line& line, Where where) {
     if (!built) return built.error();
     request.spec = std::move(built->spec);
     request.warnings = source->script.warnings;
+    for (const std::string& warning : {unknown_variables(line.environment),
+                                       missing_interpreter(request.spec, source->file_name)}) {
+        if (!warning.empty()) request.warnings.push_back(warning);
+    }
     request.warnings.insert(request.warnings.end(), built->warnings.begin(), built->warnings.end());
     for (const auto& check : {check_folder, check_program}) {
         const auto good = check(request.spec);

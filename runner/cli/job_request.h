@@ -22,6 +22,9 @@ enum class Where { ThisMachine, Elsewhere };   // elsewhere a program may exist 
 // Errors: InvalidArgument, naming option or file.
 Result<JobRequest> read_job_request(const Line& line, Where where);
 
+// --test-only: asks whether the cluster would take the job, says so; nothing is submitted. Returns the exit code.
+int check_only(const Line& line, Client& client, const JobRequest& request);
+
 // The options of the command line, the environment and gangline.conf, before a script is read.
 bool flag_of(const JobRequest& request, const char* name);
 

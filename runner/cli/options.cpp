@@ -69,7 +69,11 @@ class Walker {
 
   private:
     void give(const OptionInfo& option, std::string value) {
-        parsed_.given.push_back({option.alias_of.empty() ? option.name : option.alias_of, std::move(value), where_});
+        if (option.alias_of.empty()) {
+            parsed_.given.push_back({option.name, std::move(value), where_});
+        } else {
+            parsed_.given.push_back({option.alias_of, std::move(value), where_, option.name});
+        }
     }
 
     Result<void> take_long(const std::string& text) {
@@ -143,10 +147,10 @@ const OptionInfo* find_option(const OptionTable& table, char letter) {
 
 std::string nearest_name(const std::vector<std::string>& known, std::string_view name) {
     std::string best;
-    std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;
+    std::size_t least = std::min<std::size_t>(3, (name.size() + 1) / 2);
     for (const std::string& candidate : known) {
         std::size_t distance = edit_distance(candidate, name);
-        if (candidate.starts_with(name) && !name.empty()) distance = std::min<std::size_t>(distance, 1);
+        if (candidate.starts_with(name) && name.size() >= 3) distance = std::min<std::size_t>(distance, 1);
         if (distance < least) {
             least = distance;
             best = candidate;
@@ -157,7 +161,9 @@ std::string nearest_name(const std::vector<std::string>& known, std::string_view
 
 Error unknown_option(const OptionTable& table, const std::string& shown_name, const std::string& where) {
     std::vector<std::string> names;
-    for (const OptionInfo& option : table) names.push_back(option.name);
+    for (const OptionInfo& option : table) {
+        if (option.supported) names.push_back(option.name);
+    }
     std::string text = fmt::format("unknown option '{}'{}", shown_name, behind(where));
     const std::string near = shown_name.starts_with("--") ? nearest_name(names, shown_name.substr(2)) : "";
     if (!near.empty()) text += fmt::format(": did you mean --{}?", near);
@@ -192,7 +198,9 @@ const Given* last_given(const std::vector<Given>& given, std::string_view name) 
     return found == given.rend() ? nullptr : &*found;
 }
 
-std::string shown(const Given& given) { return fmt::format("--{}{}", given.name, behind(given.where)); }
+std::string shown(const Given& given) {
+    return fmt::format("--{}{}", given.typed.empty() ? given.name : given.typed, behind(given.where));
+}
 
 Result<std::int64_t> whole_number(const Given& given, std::int64_t least, std::int64_t most) {
     std::int64_t value = 0;

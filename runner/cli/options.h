@@ -40,6 +40,7 @@ struct Given {
     std::string name;
     std::string value;
     std::string where;
+    std::string typed = {};              // the name that was written, where it is another name of the option
 };
 
 struct ParsedWords {
@@ -60,9 +61,10 @@ Result<ParsedWords> parse_words(const OptionTable& table, const std::vector<std:
 // nullptr: no such option. By long name, or by letter.
 const OptionInfo* find_option(const OptionTable& table, std::string_view name);
 const OptionInfo* find_option(const OptionTable& table, char letter);
-// The known name that is nearest to `name` by edit distance; empty when none is near.
+// The known name that is nearest to `name`: at most two edits and less than half of its letters, or `name` (three letters
+// or more) begins it. Empty when none is near.
 std::string nearest_name(const std::vector<std::string>& known, std::string_view name);
-// "unknown option '--nodez' (in job.sh line 3): did you mean --nodes?"
+// "unknown option '--nodez' (in job.sh line 3): did you mean --nodes?" Only supported options are suggested.
 Error unknown_option(const OptionTable& table, const std::string& shown, const std::string& where);
 
 // The same table as Boost.Program_options has it; the unsupported are left out of the help.

@@ -70,6 +70,19 @@ TEST(Options, AnUnknownOptionNamesThePlaceAndTheNearestName) {
     EXPECT_THAT(refusal({"-z"}), HasSubstr("'-z'"));
 }
 
+TEST(Options, OnlyANearAndSupportedNameIsSuggested) {
+    EXPECT_EQ(nearest_name({"qos", "nodes"}, "foo"), "");
+    EXPECT_EQ(nearest_name({"nodes", "ntasks"}, "nodse"), "nodes");
+    EXPECT_EQ(nearest_name({"checkpoint-dir"}, "checkpoint"), "checkpoint-dir");
+    EXPECT_EQ(refusal({"--partitions=a"}), "unknown option '--partitions' (in job.sh line 4)");
+}
+
+TEST(Options, AnErrorNamesTheOptionAsItWasTyped) {
+    const ParsedWords parsed = parse({"--ranks", "four"});
+    EXPECT_EQ(parsed.given[0].name, "ntasks");
+    EXPECT_THAT(whole_number(parsed.given[0], 1, 20).error().message, HasSubstr("--ranks: 'four' is not"));
+}
+
 TEST(Options, MissingAndUnwantedValuesAreNamed) {
     EXPECT_THAT(refusal({"--time"}), HasSubstr("--time needs a value"));
     EXPECT_THAT(refusal({"--time="}), HasSubstr("--time needs a value"));

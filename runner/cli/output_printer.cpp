@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/process.h"
 
 namespace gangline::runner {
@@ -11,6 +13,17 @@ namespace {
 constexpr std::size_t kLongestHeldLine = 1 << 20;
 
 int fd_of(std::uint16_t stream) { return stream == static_cast<std::uint16_t>(OutputStream::Out) ? 1 : 2; }
+
+std::string json_line(std::uint16_t stream, std::uint32_t rank, std::string_view line) {
+    nlohmann::ordered_json object;
+    object["rank"] = rank;
+    object["stream"] = stream == static_cast<std::uint16_t>(OutputStream::Out)    ? "out"
+                       : stream == static_cast<std::uint16_t>(OutputStream::Note) ? "note"
+                                                                                  : "err";
+    if (line.ends_with('\n')) line.remove_suffix(1);
+    object["text"] = line;
+    return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
 
 }  // namespace
 
@@ -30,7 +43,7 @@ void OutputPrinter::print(const OutputRecord& record) {
     if (choice_.rank && header.rank != *choice_.rank) return;
     if (choice_.errors_only && is_out) return;
     const bool is_note = header.stream == static_cast<std::uint16_t>(OutputStream::Note);
-    if (choice_.label || choice_.tail_lines > 0 || is_note) {
+    if (choice_.label || choice_.json || choice_.tail_lines > 0 || is_note) {
         print_lines(record);
         return;
     }
@@ -59,6 +72,10 @@ void OutputPrinter::put_line(std::uint16_t stream, std::uint32_t rank, std::stri
     if (choice_.tail_lines > 0) {
         held_.emplace_back(Source(rank, stream), line);
         if (held_.size() > choice_.tail_lines) held_.pop_front();
+        return;
+    }
+    if (choice_.json) {
+        put(1, json_line(stream, rank, line));
         return;
     }
     std::string text;

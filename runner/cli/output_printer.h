@@ -25,6 +25,7 @@ struct OutputChoice {
     bool errors_only = false;
     bool label = false;
     std::size_t tail_lines = 0;          // 0: all; else only the last so many until release_tail()
+    bool json = false;                   // {"rank": 3, "stream": "out", "text": "..."} a line, all on standard output
 };
 
 class OutputPrinter {

@@ -12,8 +12,10 @@
 #include <algorithm>
 #include <charconv>
 #include <csignal>
+#include <thread>
 
 #include "base/text.h"
+#include "base/time.h"
 #include "runner/cli/remove_folder.h"
 
 namespace gangline::runner {
@@ -21,6 +23,7 @@ namespace {
 
 constexpr Duration kStartTime = seconds(20);
 constexpr Duration kEndTime = seconds(15);
+constexpr Duration kRemoveTime = seconds(3);
 constexpr const char* kMemory = "/dev/shm";
 
 std::string memory_folder(const std::string& cluster) { return fmt::format("{}/gangline-{}", kMemory, cluster); }
@@ -46,6 +49,15 @@ pid_t run_of(const std::string& name) {
     if (fields.size() != 3 || fields[0] != "run") return 0;
     std::from_chars(fields[1].data(), fields[1].data() + fields[1].size(), pid);
     return pid;
+}
+
+// A spare shepherd that was only starting may still write while its agent is gone already: it ends as soon as it finds out.
+Result<void> remove_until(const std::string& folder, TimePoint until) {
+    while (true) {
+        auto removed = remove_folder(folder);
+        if (removed || now().steady >= until) return removed;
+        std::this_thread::sleep_for(milliseconds(5));
+    }
 }
 
 // The janitor's life: waits for a word or for the end of its line; without a word it waits for the parts, and cleans up.
@@ -141,6 +153,11 @@ Result<ClusterAddress> PrivateCluster::address() const {
     return ClusterAddress{plan_.users_endpoint, plan_.coordinator_key, std::move(keys).value(), "private cluster"};
 }
 
+std::string PrivateCluster::options_to_reach() const {
+    return fmt::format(" --coordinator {} --coordinator-key {} --key {}", shell_quote(plan_.users_endpoint),
+                       shell_quote(plan_.coordinator_key), shell_quote(plan_.folder + "/client.key"));
+}
+
 Result<void> PrivateCluster::wait_ready(const std::function<bool()>& interrupted) {
     return runner::wait_ready(parts_, plan_.folder, kStartTime, interrupted);
 }
@@ -170,7 +187,7 @@ std::optional<std::string> PrivateCluster::take_down() {
     dismiss_janitor();
     if (trouble) return trouble;
     for (const std::string& folder : {plan_.folder, disk_folder_}) {
-        if (const auto removed = remove_folder(folder); !removed) trouble = removed.error().message;
+        if (const auto removed = remove_until(folder, now().steady + kRemoveTime); !removed) trouble = removed.error().message;
     }
     return trouble;
 }

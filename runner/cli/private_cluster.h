@@ -31,6 +31,8 @@ class PrivateCluster {
     PrivateCluster& operator=(const PrivateCluster&) = delete;
 
     Result<ClusterAddress> address() const;
+    // " --coordinator ... --coordinator-key ... --key ...": for another command that is to reach it.
+    std::string options_to_reach() const;
     Result<void> wait_ready(const std::function<bool()>& interrupted);
     // Why nothing will answer any more: the coordinator has died.
     std::optional<std::string> died() const;

@@ -82,6 +82,9 @@ int run_queue(const Line& line) {
         print(json_document("jobs", std::move(jobs)));
     } else {
         print(queue_text(response->jobs(), terminal_of(1), now().unix_ms));
+        if (response->jobs().empty() && terminal_of(2).is_terminal) {
+            say(line.has("ended") ? "no jobs" : "no jobs (gangline queue -e shows ended ones)");
+        }
     }
     return 0;
 }

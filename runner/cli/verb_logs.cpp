@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/time.h"
 #include "runner/cli/log_follower.h"
@@ -16,6 +17,7 @@ Result<OutputChoice> choice_of(const Line& line) {
     OutputChoice choice;
     choice.label = line.has("label");
     choice.errors_only = line.has("err");
+    choice.json = line.json();
     if (const Given* const rank = last_given(line.given, "rank"); rank != nullptr) {
         const auto number = whole_number(*rank, 0, 1'000'000);
         if (!number) return number.error();
@@ -31,8 +33,9 @@ Result<OutputChoice> choice_of(const Line& line) {
 
 class Reader {
   public:
-    Reader(Client& client, std::uint64_t job, std::uint32_t attempt, OutputPrinter& printer, bool follow)
-        : client_(client), job_(job), printer_(printer), follow_(follow), 
+    Reader(Client& client, std::uint64_t job, std::uint32_t attempt, std::optional<std::uint32_t> rank,
+           OutputPrinter& printer, bool follow)
+        : client_(client), job_(job), attempt_(attempt), rank_(rank), printer_(printer), follow_(follow),
           follower_(job, attempt, follow ? LogFollower::Trouble::WaitForNode : LogFollower::Trouble::GiveUp) {}
 
     Result<void> run() {
@@ -43,8 +46,8 @@ class Reader {
                 printer_.release_tail();
                 tail_released_ = true;
             }
-            if (has_view_ && is_done()) break;
             if (!refusal_.empty()) return Error{Code::Refused, refusal_};
+            if (has_view_ && is_done()) break;
             if (at - heard_ > kAnswerDeadline) return client_.unreachable(at - heard_);
             ask(at);
             wait();
@@ -94,12 +97,29 @@ class Reader {
         }
         view_ = response.jobs(0);
         has_view_ = true;
+        refusal_ = out_of_range();
         show_due_ = at + milliseconds(200);
         follower_.see(view_, at);
     }
 
+    // What was asked for and is not there, with what is; empty: all is there, or may come.
+    std::string out_of_range() const {
+        if (rank_ && *rank_ >= view_.ranks()) {
+            return fmt::format("--rank {}: job {} has {}", *rank_, job_,
+                               view_.ranks() == 1 ? "only rank 0" : fmt::format("the ranks 0 to {}", view_.ranks() - 1));
+        }
+        const std::uint32_t last = view_.attempts_size() == 0 ? 0 : view_.attempts(view_.attempts_size() - 1).attempt();
+        if (attempt_ <= last || (follow_ && !has_ended(view_.state()))) return {};
+        return fmt::format("--attempt {}: job {} has {}", attempt_, job_,
+                           last == 0   ? "not started"
+                           : last == 1 ? "only attempt 1"
+                                       : fmt::format("the attempts 1 to {}", last));
+    }
+
     Client& client_;
     std::uint64_t job_;
+    std::uint32_t attempt_;
+    std::optional<std::uint32_t> rank_;
     OutputPrinter& printer_;
     bool follow_;
     LogFollower follower_;
@@ -128,7 +148,7 @@ int run_logs(const Line& line) {
     const auto job = the_job(line, **client);
     if (!job) return fail(line, job.error());
     OutputPrinter printer(*choice);
-    const auto read = Reader(**client, *job, attempt, printer, line.has("follow")).run();
+    const auto read = Reader(**client, *job, attempt, choice->rank, printer, line.has("follow")).run();
     return read ? 0 : fail(line, read.error());
 }
 

@@ -1,6 +1,7 @@
 // `gangline run`: submit, attach, exit with the job's exit code; with a cluster of its own where none is configured.
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -82,33 +83,52 @@ Result<std::uint64_t> submit(Client& client, const proto::JobSpec& spec) {
 
 int finish(const Line& line, Client& client, const AttachEnd& end) {
     if (end.signal != 0) return 128 + end.signal;
-    const std::string failure = failure_words(end.job);
-    if (!failure.empty() && !end.cancelled_here) say(failure);
+    const bool cancelled = end.cancelled_here && end.job.state() == proto::CANCELLED;
+    const std::string failure = cancelled ? fmt::format("job {} cancelled", end.job.id()) : failure_words(end.job);
+    if (!failure.empty()) say(failure);
     if (line.json()) print(json_document("job", to_json(end.job)));
     if (line.has("report") && !line.json()) print_report(line, client, end.job.id());
-    if (end.cancelled_here && end.job.state() == proto::CANCELLED) return 128 + SIGINT;
-    return exit_code_of(end.job);
+    return cancelled ? 128 + SIGINT : exit_code_of(end.job);
 }
 
-int run_on(const Line& line, Client& client, const JobRequest& request, SignalWatch& signals, Stopwatch& watch,
-           const std::function<std::optional<std::string>()>& died) {
+struct Ran {
+    int code = 0;
+    bool has_checkpoints = false;
+};
+
+Ran run_on(const Line& line, Client& client, const JobRequest& request, SignalWatch& signals, Stopwatch& watch,
+           const PrivateCluster* own) {
+    if (flag_of(request, "test-only")) return {check_only(line, client, request)};
     const auto job = submit(client, request.spec);
-    if (!job) return fail(line, job.error());
+    if (!job) return {fail(line, job.error())};
     watch.lap("submit");
     OutputChoice choice;
     choice.label = line.has("label");
     OutputPrinter printer(choice);
     AttachOptions options;
-    options.cluster_died = died;
+    if (own != nullptr) {
+        options.cluster_died = [own] { return own->died(); };
+        options.reach = own->options_to_reach();
+    }
     const auto end = attach(client, *job, printer, signals, options);
-    if (!end) return fail(line, end.error());
+    if (!end) return {fail(line, end.error())};
     watch.lap("run");
-    return finish(line, client, *end);
+    return {finish(line, client, *end), end->job.checkpoints_size() > 0};
+}
+
+bool has_gpu() { return ::access("/dev/nvidia0", F_OK) == 0; }
+
+// Somebody who asks for cards may expect real ones.
+void tell_virtual_cards(const JobRequest& request) {
+    const std::uint64_t cards = std::uint64_t{request.spec.ranks()} * request.spec.cards_per_rank();
+    if (!request.spec.cards_given() || cards == 0 || has_gpu()) return;
+    say(fmt::format("no GPU here: {} virtual card{} (CPU shares)", cards, cards == 1 ? "" : "s"));
 }
 
 int run_private(const Line& line, JobRequest& request) {
     const auto size = size_of(line, request.spec);
     if (!size) return fail(line, size.error());
+    tell_virtual_cards(request);
     SignalWatch signals(SignalWatch::Mode::Watch);
     Stopwatch watch(line);
     auto cluster = PrivateCluster::start(line.state, size->nodes, size->cards);
@@ -123,11 +143,14 @@ int run_private(const Line& line, JobRequest& request) {
     const auto ready = (*cluster)->wait_ready([&] { return (signal = signals.next()) != 0; });
     if (!ready) return signal != 0 ? 128 + signal : fail(line, ready.error());
     watch.lap("parts ready");
-    const int code = run_on(line, **client, request, signals, watch, [&] { return (*cluster)->died(); });
+    const Ran ran = run_on(line, **client, request, signals, watch, cluster->get());
     client->reset();
     if (const auto trouble = (*cluster)->take_down()) say(*trouble);
     watch.lap("take down");
-    return code;
+    if (ran.has_checkpoints && request.spec.checkpoint_folder().empty()) {
+        say("the job's checkpoints went with the private cluster; --checkpoint-dir DIR keeps them");
+    }
+    return ran.code;
 }
 
 }  // namespace
@@ -146,7 +169,7 @@ int run_run(const Line& line) {
     Stopwatch watch(line);
     auto client = Client::connect(**address);
     if (!client) return fail(line, client.error());
-    return run_on(line, **client, *request, signals, watch, nullptr);
+    return run_on(line, **client, *request, signals, watch, nullptr).code;
 }
 
 }  // namespace gangline::runner

@@ -90,21 +90,11 @@ int run_submit(const Line& line) {
         if (!count) return fail(line, count.error());
         return submit_many(line, **client, request->spec, static_cast<std::uint64_t>(*count));
     }
+    if (flag_of(*request, "test-only")) return check_only(line, **client, *request);
     proto::Request submit;
     *submit.mutable_submit()->mutable_spec() = request->spec;
-    submit.mutable_submit()->set_test_only(flag_of(*request, "test-only"));
     const auto response = (*client)->ask(submit);
     if (!response) return fail(line, response.error());
-    if (flag_of(*request, "test-only")) {
-        const std::string words = response->message().empty() ? "the request is good; nothing was submitted"
-                                                              : response->message();
-        if (line.json()) {
-            print(json_document("test_only", words));
-        } else {
-            say(words);
-        }
-        return 0;
-    }
     if (line.json() || flag_of(*request, "json")) {
         print(json_document("job", response->job()));
     } else if (flag_of(*request, "parsable")) {

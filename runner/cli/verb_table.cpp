@@ -100,7 +100,8 @@ std::vector<Verb> job_verbs() {
          "@ is the last job that you submitted.\n\nExamples:\n  gangline show 7\n  gangline show @ --json\n",
          with_client({}), WordsStop::Never, run_show, true},
         {"logs", "gangline logs [options] JOB", "what a job's ranks wrote",
-         "Examples:\n  gangline logs 7\n  gangline logs -f @\n  gangline logs --rank 3 --err --tail 20 7\n",
+         "Examples:\n  gangline logs 7\n  gangline logs -f @\n  gangline logs --rank 3 --err --tail 20 7\n"
+         "  gangline logs --json 7        one object a line: rank, stream, text\n",
          with_client({flag("follow", 'f', "stay until the job's end"), value("rank", 'r', "N", "of this rank only"),
                       flag("err", 'e', "standard error only"), flag("label", 'l', "begin each line with its rank"),
                       value("tail", 'n', "N", "the last N lines, then on"),

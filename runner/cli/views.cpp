@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/text.h"
 #include "runner/cli/table.h"
@@ -46,6 +47,23 @@ std::string command_of(const proto::JobSpec& spec) {
     for (const std::string& word : spec.argv()) text += (text.empty() ? "" : " ") + shell_quote(word);
     for (const std::string& word : spec.script_args()) text += " " + shell_quote(word);
     return text;
+}
+
+// Where the output is: sbatch's letters resolved, except those by which ranks or nodes differ, or that are not known yet.
+std::string file_of(const std::string& pattern, const proto::JobView& job) {
+    if (pattern.empty()) return {};
+    const std::string id = std::to_string(job.id());
+    std::map<char, std::string> values = {{'j', id}, {'A', id}, {'a', "0"}, {'J', id + ".0"}, {'s', "0"},
+                                          {'x', job.name()}, {'u', job.user()}};
+    const bool is_script = !job.spec().script().empty();     // it runs once, on the gang's first node
+    if (is_script || job.ranks() == 1) values['t'] = "0";
+    const auto& gang = job.attempts_size() > 0 ? job.attempts(job.attempts_size() - 1).gang() : job.gang();
+    if (!gang.empty() && (is_script || gang.size() == 1)) {
+        values['n'] = "0";
+        values['N'] = gang.Get(0).node();
+    }
+    const std::string file = expand_pattern(pattern, values);
+    return file.starts_with('/') ? file : (job.spec().cwd() == "/" ? "" : job.spec().cwd()) + "/" + file;
 }
 
 void add_attempts(std::string& text, const proto::JobView& job, const Terminal& terminal, std::int64_t now_ms) {
@@ -188,8 +206,8 @@ std::string job_text(const proto::JobView& job, const Terminal& terminal, std::i
     if (spec.time_limit_s() > 0) fact(text, "time limit", human_duration(static_cast<double>(spec.time_limit_s())));
     fact(text, "command", fitted(command_of(spec), 400));
     fact(text, "folder", one_line(spec.cwd()));
-    fact(text, "output", one_line(spec.output()));
-    fact(text, "error", one_line(spec.error()));
+    fact(text, "output", one_line(file_of(spec.output(), job)));
+    fact(text, "error", one_line(file_of(spec.error(), job)));
     fact(text, "checkpoints", one_line(job.checkpoint_folder()));
     fact(text, "comment", one_line(spec.comment()));
     if (spec.unsupported_size() > 0) {

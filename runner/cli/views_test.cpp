@@ -168,5 +168,17 @@ TEST(Views, WhyIsASentenceWithItsClauses) {
                              "  - 3 cards are held by job 7\n  sooner: ask for 5 cards\n");
 }
 
+TEST(Views, TheOutputIsShownAsTheFileThatItIs) {
+    proto::JobView job = running_job();
+    job.mutable_spec()->set_cwd("/home/alice");
+    job.mutable_spec()->set_output("%x-%j-%N-%t.out");
+    job.mutable_spec()->set_error("/tmp/%u-%A.err");
+    EXPECT_THAT(job_text(job, {}, 5000), HasSubstr("/home/alice/train-7-%N-%t.out\n"));
+    EXPECT_THAT(job_text(job, {}, 5000), HasSubstr("/tmp/alice-7.err\n"));
+    job.mutable_spec()->set_script("#!/bin/sh\n");      // it writes from one node
+    for (const char* const node : {"n4", "n5"}) job.mutable_attempts(1)->add_gang()->set_node(node);
+    EXPECT_THAT(job_text(job, {}, 5000), HasSubstr("/home/alice/train-7-n4-0.out\n"));
+}
+
 }  // namespace
 }  // namespace gangline::runner

@@ -1,13 +1,15 @@
 """The verbs over a fresh home: help of each, JSON, exit codes, keys, completion."""
 
 import json
+import os
+import pty
 import re
 import stat
 import subprocess
 
 import pytest
 
-from cluster import GANGLINE
+from cluster import GANGLINE, ROOT
 from processes import until
 
 VERBS = ["run", "submit", "queue", "show", "logs", "cancel", "report", "why", "hold", "release", "up", "down", "nodes", "drain", "resume", "keys", "completion", "launch"]
@@ -39,6 +41,58 @@ def test_help_has_examples(home, verb):
 def test_wrong_usage_is_exit_code_2_in_words(home, words):
     done = home.cli(*words, code=2)
     assert done.stderr.strip() and done.stdout == "" and "terminate called" not in done.stderr
+
+
+def test_only_a_near_name_is_suggested(home):
+    assert "did you mean" not in home.cli("run", "--foo", "--", "true", code=2).stderr
+    assert "did you mean --nodes?" in home.cli("run", "--nodez", "2", "--", "true", code=2).stderr
+
+
+def test_a_variable_that_means_nothing_is_told_in_one_line(up):
+    done = up.cli("submit", "-H", "--", "true", environment={"GANGLINE_TIEM": "5", "GANGLINE_FOO": "1"})
+    assert done.stderr == "gangline: warning: no option of gangline, without effect: GANGLINE_FOO, GANGLINE_TIEM (did you mean GANGLINE_TIME?)\n"
+
+
+def test_logs_refuse_what_is_not_there(up):
+    job = up.cli("submit", "--parsable", "-n", 4, "--", "sh", "-c", "echo out $RANK; echo err $RANK >&2").stdout.strip()
+    until("completed", lambda: json.loads(up.cli("show", job, "--json").stdout)["job"]["state"] == "COMPLETED", 20)
+    assert "ranks 0 to 3" in up.cli("logs", "--rank", 77, job, code=3).stderr
+    assert "only attempt 1" in up.cli("logs", "--attempt", 9, job, code=3).stderr
+    lines = [json.loads(line) for line in up.cli("logs", "--json", job).stdout.splitlines()]
+    assert sorted((line["rank"], line["stream"], line["text"]) for line in lines) == sorted(
+        (rank, stream, f"{stream} {rank}") for rank in range(4) for stream in ("out", "err"))
+    assert [json.loads(line)["rank"] for line in up.cli("logs", "--json", "--rank", 2, "--err", job).stdout.splitlines()] == [2]
+    assert f"{up.work}/gangline-{job}.out" in up.cli("show", job).stdout
+
+
+def test_faults_are_told_once_each_by_run_and_submit_wait(up):
+    """Here the memory limit may be enforced or not; what is told is what `show` lists."""
+    for words in (["run"], ["submit", "--wait"]):
+        told = up.cli(*words, "--mem", "1G", "--", "sleep", "0.3").stderr
+        faults = json.loads(up.cli("show", "@", "--json").stdout)["job"]["faults"]
+        assert [line for line in told.splitlines() if "memory limit" in line] == ["gangline: " + fault for fault in faults]
+
+
+def test_an_empty_queue_says_so_on_a_terminal(up):
+    main, terminal = pty.openpty()
+    done = subprocess.run([GANGLINE, "queue"], stdout=subprocess.PIPE, stderr=terminal, env=up.environment, cwd=up.work, timeout=20)
+    os.close(terminal)
+    assert done.returncode == 0 and b"no jobs (gangline queue -e shows ended ones)" in os.read(main, 4096)
+    os.close(main)
+    assert up.cli("queue").stderr == ""
+
+
+def test_check_explains_itself_and_starts_nothing():
+    done = subprocess.run([ROOT / "check", "--help"], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 0 and "usage: ./check" in done.stdout and done.stderr == ""
+
+
+def test_a_held_job_says_how_to_let_it_go(up):
+    runner = up.start("run", "--hold", "--", "true", stderr=subprocess.PIPE, text=True)
+    assert re.search(r"job 1 is held by \S+: gangline release 1\n", runner.stderr.readline())
+    up.cli("release", 1)
+    assert runner.wait(20) == 0
+    runner.stderr.close()
 
 
 def test_a_misspelt_verb_has_its_nearest_name(home):

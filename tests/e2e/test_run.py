@@ -1,6 +1,7 @@
 """`gangline run` with a cluster of its own: output, exit codes, and nothing left behind however it ends."""
 
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -8,6 +9,7 @@ import time
 import pytest
 
 from processes import Process, until
+from trainer import steady
 
 BIG_LINES = 800_000  # of 64 bytes: 51 MB a rank
 
@@ -22,6 +24,36 @@ def test_it_leaves_nothing_behind(home):
     assert sorted(done.stdout.splitlines()) == ["0 n0", "1 n0", "2 n1", "3 n1"] and done.stderr == ""
     assert home.wait_nothing_left(2) == []
     assert state_is_empty(home)
+
+
+def test_test_only_runs_nothing(home):
+    done = home.cli("run", "--test-only", "--ranks", 2, "--", "touch", "ran")
+    assert done.stdout == "" and "would start now on n0" in done.stderr
+    assert not (home.work / "ran").exists() and state_is_empty(home)
+    done = home.cli("run", "--test-only", "--ranks", 2, "--virtual-nodes", 1, "--cards", 1, "--", "touch", "ran", code=3)
+    assert "2 cards" in done.stderr and state_is_empty(home)
+
+
+def test_a_held_job_on_its_own_cluster_can_be_released(home):
+    runner = home.start("run", "--hold", "--", "true", stderr=subprocess.PIPE, text=True)
+    words = shlex.split(runner.stderr.readline().split(": gangline ")[1])
+    assert words[:2] == ["release", "1"]
+    home.cli(*words)
+    assert runner.wait(20) == 0
+    runner.stderr.close()
+
+
+def test_cards_asked_for_without_a_gpu_are_virtual_in_words(home):
+    done = home.cli("run", "--gpus", 2, "--ranks", 2, "--", "true")
+    assert done.stderr == ("" if os.path.exists("/dev/nvidia0") else "gangline: no GPU here: 2 virtual cards (CPU shares)\n")
+
+
+def test_checkpoints_that_go_with_the_cluster_are_told(home, tmp_path):
+    train = steady("--steps", 20, "--step-ms", 0, "--every", 10)
+    told = "--checkpoint-dir DIR keeps them"
+    assert told in home.cli("run", *train).stderr
+    assert told not in home.cli("run", "--checkpoint-dir", tmp_path / "kept", *train).stderr
+    assert os.listdir(tmp_path / "kept")
 
 
 def test_standard_output_and_error_stay_apart(home):
@@ -43,12 +75,14 @@ def test_bytes_come_out_as_they_went_in(home):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_however_it_ends_its_cluster_ends_with_it(home, number):
     runner = home.start("run", "--ranks", 4, "--virtual-nodes", 2, "--grace", "500ms", "--", "sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done",
-                        stdout=subprocess.PIPE, text=True)
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for _ in range(4):
         assert runner.stdout.readline() == "up\n"
     runner.send_signal(number)
     assert runner.wait(20) == {signal.SIGKILL: -9, signal.SIGTERM: 130, signal.SIGINT: 130}[number]
+    assert number == signal.SIGKILL or runner.stderr.read().endswith("gangline: job 1 cancelled\n")
     runner.stdout.close()
+    runner.stderr.close()
     assert home.wait_nothing_left(10) == []
     home.cli("run", "--", "true")  # sweeps the folder that a killed one left
     assert state_is_empty(home)

@@ -54,7 +54,7 @@ def test_a_rank_killed_from_outside_costs_no_retry(cluster):
 
 
 def test_infrastructure_failures_without_progress_back_off(cluster):
-    job = cluster.submit("--", "sh", "-c", "kill -KILL $$")
+    job = cluster.submit("--", "sh", "-c", "[ $((GANGLINE_ATTEMPT % 2)) = 0 ] && kill -KILL $$; kill -TERM $$")  # alike would be a crash loop
     cluster.wait(job, "attempt 4", lambda view: view["attempt"] >= 4, 20)
     view = cluster.show(job)
     gaps = [after["reserved_unix_ms"] - before["gone_unix_ms"] for before, after in zip(view["attempts"], view["attempts"][1:])]
@@ -123,6 +123,7 @@ def test_too_many_ranks(cluster):
     (2, ["submit", "--ranky", "4", "--", "true"], ["--ranky"]),
     (2, ["submit", "--rank", "4", "--", "true"], ["--rank", "--ranks"]),
     (2, ["submit", "-n", "zero", "--", "true"], ["zero"]),
+    (2, ["submit", "--ranks", "four", "--", "true"], ["--ranks", "four"]),
     (2, ["submit", "-n", "0", "--", "true"], ["0"]),
     (2, ["submit", "-n", "-3", "--", "true"], ["-3"]),
     (2, ["submit", "-n", "99999999999999999999", "--", "true"], ["99999999999999999999"]),
@@ -137,6 +138,8 @@ def test_too_many_ranks(cluster):
     (2, ["submit", "--", "nosuchprogram"], ["nosuchprogram"]),
     (2, ["submit", "--", "/no/such/program"], ["/no/such/program"]),
     (2, ["submit", "--", "/etc/passwd"], ["/etc/passwd"]),
+    (2, ["submit", "--", "/tmp"], ["/tmp is a folder"]),
+    (2, ["submit", "/tmp"], ["/tmp is a folder"]),
     (2, ["submit", "-o", "%Z", "-n", "x", "--", "true"], ["x"]),
     (2, ["submit", "--open-mode", "sideways", "--", "true"], ["sideways"]),
     (2, ["submit", "--progress-timeout", "-1", "--", "true"], ["-1"]),
@@ -185,3 +188,46 @@ def test_test_only_starts_nothing(cluster):
     cluster.cli("submit", "--test-only", "-n", 8, "--", "true")
     refused(cluster, 3, "submit", "--test-only", "-n", 9, "--", "true", says=["9", "8"])
     assert cluster.jobs() == []
+
+
+@pytest.mark.parametrize("words,says", [
+    (["-N", 3], "3 nodes are asked for; 2 may be used. The largest that fits: --nodes 2\n"),
+    (["-N", 3, "-n", 9], "The largest that fits: --nodes 2 --ranks 8\n"),
+    (["-N", 1, "-n", 5], "5 ranks do not fit on any 1 of 2 nodes. The largest that fits: --ranks 4\n"),
+    (["-w", "n0", "-n", 5], "5 ranks of 1 card need 5 cards; 1 node has 4."),
+    (["--cards-per-rank", 5], "1 rank of 5 cards needs 5 cards on one node;"),
+    (["--cpus-per-task", 60000], "--cpus-per-task: 1 rank of 60000 CPUs needs 60000 CPUs on one node;"),
+    (["--mem", "1024T"], "--mem asks for 1048576 GiB a node;"),
+])
+def test_the_clause_names_the_option_and_counts_rightly(cluster_for_refusals, words, says):
+    text = refused(cluster_for_refusals, 3, "submit", *words, "--", "true")
+    assert says in text, text
+
+
+def test_why_speaks_of_nodes_once_and_suggests_only_what_fills_them(cluster):
+    first = cluster.submit("-n", 4, "-w", "n0", "--", "sleep", 60)
+    cluster.wait_state(first, "RUNNING")
+    text = cluster.cli("why", cluster.submit("-N", 2, "-n", 5, "--", "true")).stdout
+    assert "on 2 nodes" in text and "or more" not in text and "at most" not in text, text
+    assert "--ranks 1 would fit" not in text
+    cluster.cli("cancel", first)
+
+
+def test_a_python_file_without_an_interpreter_is_told_how_to_start(cluster):
+    (cluster.work / "train.py").write_text("print('hello')\n")
+    for words in (["train.py"], ["--", "train.py"], ["--", "./train.py"]):
+        refused(cluster, 2, "run", *words, says=["-- python3 ", "train.py"])
+
+
+def test_a_script_whose_interpreter_is_missing_here_is_taken_with_a_warning(cluster):
+    (cluster.work / "job.sh").write_text("#!/no/such/bash -e\ntrue\n")
+    done = cluster.cli("submit", "-H", "job.sh")
+    assert "warning: job.sh line 1: the interpreter /no/such/bash is not on this machine" in done.stderr and "Submitted" in done.stdout
+    (cluster.work / "env.sh").write_text("#!/usr/bin/env bash\ntrue\n")
+    assert cluster.cli("submit", "-H", "env.sh").stderr == ""
+
+
+def test_the_back_off_is_told_while_it_lasts(cluster):
+    die = "[ $GANGLINE_ATTEMPT = 4 ] && exit 0; [ $GANGLINE_ATTEMPT = 2 ] && kill -KILL $$; kill -TERM $$"  # not twice alike: no crash loop
+    done = cluster.cli("submit", "--wait", "--", "sh", "-c", die)
+    assert re.search(r"job 1 waits: .*; next try in \d s\n", done.stderr) and "(restart 3)" in done.stderr, done.stderr
