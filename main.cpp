@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "coordinator/server/main.h"
+#include "coordinator/simulate/verb.h"
 #include "runner/agent/main.h"
 #include "runner/cli/main.h"
 #include "runner/execd/main.h"
@@ -18,6 +19,7 @@ int main(int argc, char** argv) {
     if (verb == "coordinator") return gangline::coordinator::coordinator_main(argc - 1, argv + 1);
     if (verb == "agent") return gangline::runner::agent_main(argc - 1, argv + 1);
     if (verb == "execd") return gangline::runner::execd_main(argc - 1, argv + 1);
+    if (verb == "simulate") return gangline::simulate::simulate_main(argc - 1, argv + 1);
     if (verb == "shepherd") return gangline::runner::shepherd_main(argc - 1, argv + 1);
     return gangline::runner::cli_main(argc, argv);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <ctime>
 #include <cstring>
 #include <optional>
 
@@ -94,6 +95,102 @@ Result<seconds> parse_time_limit(std::string_view text) {
         total += fields[0] * 60 + fields[1];
     }
     return seconds(total);
+}
+
+namespace {
+
+bool read_parts(std::string_view text, char separator, std::vector<int>& parts) {
+    for (const std::string& word : split(text, separator)) {
+        int value = 0;
+        const auto parsed = std::from_chars(word.data(), word.data() + word.size(), value);
+        if (word.empty() || word.size() > 4 || parsed.ec != std::errc() || parsed.ptr != word.data() + word.size() || value < 0) return false;
+        parts.push_back(value);
+    }
+    return true;
+}
+
+// Hours, minutes and seconds into `day`.
+bool read_clock(std::string_view text, std::tm& day) {
+    std::vector<int> parts;
+    if (!read_parts(text, ':', parts) || parts.size() < 2 || parts.size() > 3) return false;
+    parts.resize(3);
+    if (parts[0] > 23 || parts[1] > 59 || parts[2] > 59) return false;
+    day.tm_hour = parts[0];
+    day.tm_min = parts[1];
+    day.tm_sec = parts[2];
+    return true;
+}
+
+bool read_date(std::string_view text, std::tm& day) {
+    std::vector<int> parts;
+    if (text.find('-') != std::string_view::npos) {
+        if (!read_parts(text, '-', parts) || parts.size() != 3 || parts[0] < 1970) return false;
+    } else if (text.find('/') != std::string_view::npos) {
+        if (!read_parts(text, '/', parts) || parts.size() != 3) return false;
+        parts = {parts[2] < 100 ? 2000 + parts[2] : parts[2], parts[0], parts[1]};
+    } else {
+        return false;
+    }
+    if (parts[1] < 1 || parts[1] > 12 || parts[2] < 1 || parts[2] > 31) return false;
+    day.tm_year = parts[0] - 1900;
+    day.tm_mon = parts[1] - 1;
+    day.tm_mday = parts[2];
+    day.tm_hour = day.tm_min = day.tm_sec = 0;
+    return true;
+}
+
+// "now+3hours"
+bool read_offset(std::string_view text, std::int64_t& seconds_on) {
+    std::int64_t count = 0;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (parsed.ec != std::errc() || count < 0 || count > 100'000'000) return false;
+    std::string_view unit(parsed.ptr, static_cast<std::size_t>(text.data() + text.size() - parsed.ptr));
+    if (unit.size() > 1 && unit.ends_with('s')) unit.remove_suffix(1);
+    for (const auto& [name, factor] : {std::pair<std::string_view, std::int64_t>{"", 1}, {"second", 1}, {"minute", 60}, {"hour", 3600}, {"day", 86400}, {"week", 604800}}) {
+        if (unit != name) continue;
+        seconds_on = count * factor;
+        return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+Result<std::int64_t> parse_when(std::string_view text, std::int64_t now_unix_s) {
+    const Error wrong{Code::InvalidArgument, fmt::format("'{}' is not a moment: write HH:MM, YYYY-MM-DD, YYYY-MM-DDTHH:MM, now+2hours, today, tomorrow, "
+                                                         "midnight or noon", text)};
+    if (text == "now") return now_unix_s;
+    if (text.starts_with("now+")) {
+        std::int64_t seconds_on = 0;
+        if (!read_offset(text.substr(4), seconds_on)) return wrong;
+        return now_unix_s + seconds_on;
+    }
+    const std::time_t now = now_unix_s;
+    std::tm day{};
+    if (::localtime_r(&now, &day) == nullptr) return wrong;
+    day.tm_isdst = -1;
+    bool may_be_tomorrow = false;
+    const std::size_t at = text.find('T');
+    if (text == "today" || text == "tomorrow" || text == "midnight" || text == "noon") {
+        day.tm_hour = text == "noon" ? 12 : 0;
+        day.tm_min = day.tm_sec = 0;
+        day.tm_mday += text == "tomorrow" ? 1 : 0;
+        if (text == "today") return now_unix_s;
+        may_be_tomorrow = text == "midnight" || text == "noon";
+    } else if (text.find(':') != std::string_view::npos && at == std::string_view::npos) {
+        if (!read_clock(text, day)) return wrong;
+        may_be_tomorrow = true;
+    } else if (!read_date(text.substr(0, at), day) || (at != std::string_view::npos && !read_clock(text.substr(at + 1), day))) {
+        return wrong;
+    }
+    std::tm again = day;
+    std::time_t when = ::mktime(&day);
+    if (when == -1) return wrong;
+    if (may_be_tomorrow && when < now) {
+        ++again.tm_mday;
+        when = ::mktime(&again);
+    }
+    return static_cast<std::int64_t>(when);
 }
 
 Result<std::uint64_t> parse_memory_mib(std::string_view text) {

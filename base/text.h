@@ -15,6 +15,10 @@ namespace gangline {
 // `minutes`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; `0`, `UNLIMITED`, `INFINITE` give zero = no limit.
 // Errors: InvalidArgument that names the accepted forms. Source: sbatch(1).
 Result<seconds> parse_time_limit(std::string_view text);
+// A moment: HH:MM[:SS] (the next such), YYYY-MM-DD[THH:MM[:SS]], MMDDYY or MM/DD/YY, now, now+N[seconds|minutes|hours|days|weeks] (seconds
+// without a word), today, tomorrow, midnight, noon; in local time. Units: returns seconds since 1970.
+// Errors: InvalidArgument that names the accepted forms. Source: sbatch(1), --begin.
+Result<std::int64_t> parse_when(std::string_view text, std::int64_t now_unix_s);
 // A number with K, M, G or T (1024 each); without a letter it is MiB, as sbatch's --mem has it. Units: returns MiB.
 Result<std::uint64_t> parse_memory_mib(std::string_view text);
 // "gpu[001-003,007],login1" -> names in order; the inverse compresses. Errors: InvalidArgument. At most 65,536 names.

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <ctime>
 
 namespace gangline {
 namespace {
@@ -65,6 +67,26 @@ TEST(Names, NumbersInThemCountAsNumbers) {
     for (const std::string& a : names) {
         EXPECT_FALSE(natural_less(a, a));
         for (const std::string& b : names) EXPECT_FALSE(natural_less(a, b) && natural_less(b, a)) << a << ' ' << b;
+    }
+}
+
+TEST(When, IsReadAsSbatchReadsIt) {
+    ::setenv("TZ", "UTC", 1);
+    ::tzset();
+    const std::int64_t now = 1'764'504'000;  // 2025-11-30T12:00:00Z
+    EXPECT_EQ(*parse_when("now", now), now);
+    EXPECT_EQ(*parse_when("now+60", now), now + 60);
+    EXPECT_EQ(*parse_when("now+2hours", now), now + 7200);
+    EXPECT_EQ(*parse_when("now+1day", now), now + 86400);
+    EXPECT_EQ(*parse_when("13:30", now), now + 5400);
+    EXPECT_EQ(*parse_when("11:00", now), now + 23 * 3600) << "the next one is tomorrow's";
+    EXPECT_EQ(*parse_when("2025-12-01", now), now + 43200);
+    EXPECT_EQ(*parse_when("2025-12-01T01:02:03", now), now + 43200 + 3723);
+    EXPECT_EQ(*parse_when("12/01/25", now), now + 43200);
+    EXPECT_EQ(*parse_when("midnight", now), now + 43200);
+    EXPECT_EQ(*parse_when("tomorrow", now), now + 43200);
+    for (const char* bad : {"", "soon", "25:00", "12:60", "2025-13-01", "2025-12-01T", "now+", "now+x", "now+5years", "now-5", "12"}) {
+        EXPECT_FALSE(parse_when(bad, now)) << bad;
     }
 }
 

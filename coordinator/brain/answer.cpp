@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "coordinator/brain/core.h"
 #include "coordinator/brain/ledger.h"
 
@@ -74,12 +75,17 @@ std::uint32_t Brain::State::position(const Job& job) const {
 
 std::string Brain::State::queued_reason(const Job& job) const {
     if (job.held) return "held by " + job.held_by;
-    const Need need = need_of(job.spec);
-    if (need.cards_per_rank == 0) {
-        const std::uint64_t cpus = std::uint64_t{need.ranks} * need.cpus_per_rank;
-        return fmt::format("waits for {} {}", cpus, cpus == 1 ? "CPU" : "CPUs");
+    std::int64_t wake_ms = 0;
+    if (std::string awaited = what_it_awaits(job, now.unix_ms, wake_ms); !awaited.empty()) return "waits: " + awaited;
+    const Need& need = facts.needs[job.need];
+    const std::uint64_t cpus = std::uint64_t{need.ranks} * need.cpus_per_rank;
+    std::string text = need.cards_per_rank == 0 ? fmt::format("waits for {} {}", cpus, cpus == 1 ? "CPU" : "CPUs")
+                                                : fmt::format("waits for {} {}", need.cards(), need.cards() == 1 ? "card" : "cards");
+    const auto planned = outlook.jobs.find(job.id);
+    if (planned != outlook.jobs.end() && planned->second.expected_ms > now.unix_ms) {
+        text += "; may start in about " + human_duration(static_cast<double>(planned->second.expected_ms - now.unix_ms) / 1000);
     }
-    return fmt::format("waits for {} {}", need.cards(), need.cards() == 1 ? "card" : "cards");
+    return text;
 }
 
 proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_environment) const {

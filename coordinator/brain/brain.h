@@ -42,7 +42,9 @@ struct BrainOptions {
     std::uint32_t keep_checkpoints = 3;
     std::uint64_t most_queued_per_user = 100'000;     // R21
     Fleet fleet;                                      // cluster.toml
-    // Order of the queue: priority first; then, where several users wait, the score below, higher first; then age.
+    // Order of the queue: priority first; then the score below, higher first; then age. A job without a time limit has no bonus for
+    // being short, so without limits, and with one user, the order is age.
+    double short_weight = 1;                          // x short_bonus(cards, time limit) of schedule/plan.h
     double share_weight = 1;                          // x 2^(-use/share): 1 for who used nothing, 0.5 for who used their share
     double age_weight_per_day = 0.5;                  // x days in the queue
     double size_weight = 0;                           // x cards / cards of the cluster

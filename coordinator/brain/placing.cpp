@@ -152,8 +152,7 @@ std::vector<Job*> Brain::State::queue_in_order() const {
         use[job.user] += used;
         all += used;
     }
-    const bool one_user = facts.waiting_of_user.size() <= 1;
-    if (one_user || (options.share_weight == 0 && options.size_weight == 0)) return order;
+    const double share_weight = facts.waiting_of_user.size() > 1 ? options.share_weight : 0;
     const double share = 1.0 / static_cast<double>(std::max<std::size_t>(1, use.size()));
     std::uint64_t cards = 0;
     for (const Node* node : nodes_in_order().nodes) cards += static_cast<std::uint64_t>(node->info.cards_size());
@@ -163,7 +162,8 @@ std::vector<Job*> Brain::State::queue_in_order() const {
         const double part = all > 0 ? use[job->user] / all : 0;
         const double days = static_cast<double>(now.unix_ms - job->submitted_ms) / 86'400'000;
         const double size = cards == 0 ? 0 : static_cast<double>(facts.needs[job->need].cards()) / static_cast<double>(cards);
-        scored.emplace_back(options.share_weight * std::exp2(-part / share) + options.age_weight_per_day * days + options.size_weight * size, job);
+        const double brief = job->spec.time_limit_s() == 0 ? 0 : short_bonus(facts.needs[job->need].cards(), static_cast<double>(job->spec.time_limit_s()));
+        scored.emplace_back(share_weight * std::exp2(-part / share) + options.age_weight_per_day * days + options.size_weight * size + options.short_weight * brief, job);
     }
     std::stable_sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) {
         const auto class_a = a.second->spec.priority();

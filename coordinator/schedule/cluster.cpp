@@ -150,6 +150,16 @@ void Cluster::set_end(std::uint32_t gang, Ms end) {
     ends_.clear();
 }
 
+void Cluster::set_open(std::uint32_t index, bool open) {
+    NodeState& node = nodes_[index];
+    if (node.open == open) return;
+    node.open = open;
+    if (open) free_cards_ += node.free.cards;
+    if (!open) free_cards_ -= node.free.cards;
+    tally(at_least_, node, 0, node.free.cards + 1, open);
+    if (!promised_.empty() && node.promises.empty()) tally(unpromised_, node, 0, node.free.cards + 1, open);
+}
+
 void Cluster::take(std::uint32_t index, const Room& room, bool whole) {
     nodes_[index].taken = true;
     give(index, whole ? nodes_[index].free : room, false);

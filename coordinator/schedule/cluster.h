@@ -71,6 +71,7 @@ class Cluster {
     std::uint32_t add(const Shape& shape, const Shares& shares, Ms end);
     void remove(std::uint32_t gang);
     void set_end(std::uint32_t gang, Ms end);
+    void set_open(std::uint32_t node, bool open);
     // What a node has beyond gangs that are known (a part that is not proved empty, another system's use).
     void take(std::uint32_t node, const Room& room, bool whole);
     // The gang may count on these places from `from` until `until`. Its places are then only lent to who ends before.

@@ -114,6 +114,11 @@ class Pass {
 
 }  // namespace
 
+double short_bonus(std::uint64_t cards, double limit_s) {
+    const double card_hours = static_cast<double>(cards) * limit_s / 3600;
+    return 1 / (1 + card_hours / 4);
+}
+
 Plan make_plan(Cluster& cluster, const PlanInput& input, Ms now, const PlanOptions& options) {
     Plan plan;
     plan.jobs.resize(input.waiting.size());

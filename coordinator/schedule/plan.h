@@ -70,6 +70,10 @@ struct Plan {
     std::size_t events = 0;       // of the estimate
 };
 
+// Part of the order of the queue: 1 for a job that asks for next to nothing, towards 0 for card-days. In a day's wait at
+// age_weight_per_day = 0.5 a long job makes up half of it, so nobody starves.
+double short_bonus(std::uint64_t cards, double limit_s);
+
 // `cluster` becomes what it is after the starts, with the promises.
 Plan make_plan(Cluster& cluster, const PlanInput& input, Ms now, const PlanOptions& options);
 

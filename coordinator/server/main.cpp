@@ -19,6 +19,7 @@
 namespace gangline::coordinator {
 namespace {
 
+constexpr std::size_t kMostClusterFile = 16 << 20;
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 constexpr int kRefused = 3;
@@ -69,7 +70,15 @@ Result<void> run(const CoordinatorOptions& options) {
 
     auto store = Store::open(options.state + "/journal.db");
     if (!store) return store.error();
-    Brain brain(options.for_brain());
+    BrainOptions for_brain = options.for_brain();
+    if (!options.cluster_file.empty()) {
+        const auto text = read_file(options.cluster_file, kMostClusterFile);
+        if (!text) return Error{Code::InvalidArgument, fmt::format("--cluster-file {}: {}", options.cluster_file, text.error().message)};
+        auto fleet = parse_fleet(*text);
+        if (!fleet) return Error{Code::InvalidArgument, fmt::format("--cluster-file {}: {}", options.cluster_file, fleet.error().message)};
+        for_brain.fleet = std::move(*fleet);
+    }
+    Brain brain(std::move(for_brain));
     if (auto replayed = (*store)->replay([&](proto::Record&& record) { brain.replay(std::move(record)); }); !replayed) return replayed;
     const std::uint64_t replayed_records = (*store)->record_count();
 

@@ -29,6 +29,13 @@ po::options_description describe(CoordinatorOptions& o) {
         ("grace-ms", po::value(&o.grace_ms)->value_name("MS")->default_value(o.grace_ms), "SIGTERM to SIGKILL")
         ("min-uid", po::value(&o.min_uid)->value_name("UID")->default_value(o.min_uid), "accounts below run no jobs (the coordinator's own may)")
         ("allow-root", po::bool_switch(&o.allow_root), "jobs of root are accepted though the coordinator is not root")
+        ("cluster-file", po::value(&o.cluster_file)->value_name("FILE"), "racks, card models, prices, teams (docs/cluster-file.md)")
+        ("promises", po::value(&o.promises)->value_name("N")->default_value(o.promises), "to how many blocked jobs places are promised; others only fill the holes before them")
+        ("no-backfill", po::bool_switch(&o.no_backfill), "nothing starts before a blocked job")
+        ("share-weight", po::value(&o.share_weight)->value_name("W")->default_value(o.share_weight), "of fair share in the order of the queue")
+        ("age-weight", po::value(&o.age_weight_per_day)->value_name("W")->default_value(o.age_weight_per_day), "of a day's waiting")
+        ("short-weight", po::value(&o.short_weight)->value_name("W")->default_value(o.short_weight), "of a small product of cards and time limit")
+        ("size-weight", po::value(&o.size_weight)->value_name("W")->default_value(o.size_weight), "of the gang's part of all cards")
         ("lifeline-fd", po::value(&o.lifeline_fd)->value_name("N"), "exit when this descriptor is closed at the other end")
         ("ready-fd", po::value(&o.ready_fd)->value_name("N"), "write `ready` here when serving")
         ("help,h", po::bool_switch(&o.help), "this text");
@@ -74,11 +81,15 @@ Result<void> CoordinatorOptions::validate() const {
         {"--progress-timeout-ms", progress_timeout_ms, 100, 86'400'000},
         {"--grace-ms", grace_ms, 0, 3'600'000},
         {"--min-uid", min_uid, 0, 4'294'967'293},
+        {"--promises", promises, 0, 1000},
     };
     for (const Range& range : ranges) {
         if (range.value < range.least || range.value > range.most) {
             return wrong(fmt::format("{} {}: {} to {} are accepted", range.option, range.value, range.least, range.most));
         }
+    }
+    for (const auto& [name, weight] : {std::pair{"--share-weight", share_weight}, std::pair{"--age-weight", age_weight_per_day}, std::pair{"--size-weight", size_weight}, std::pair{"--short-weight", short_weight}}) {
+        if (!(weight >= 0 && weight <= 1e6)) return wrong(fmt::format("{} {}: 0 to 1000000 are accepted", name, weight));
     }
     if (node_timeout_ms < 2 * heartbeat_ms) {
         return wrong(fmt::format("--node-timeout-ms {}: one lost heartbeat would cost a node; give at least {} (twice --heartbeat-ms)",
@@ -98,6 +109,12 @@ BrainOptions CoordinatorOptions::for_brain() const {
     brain.progress_timeout = milliseconds(progress_timeout_ms);
     brain.grace = milliseconds(grace_ms);
     brain.checkpoint_root = checkpoint_root;
+    brain.promises = promises;
+    brain.in_order = no_backfill;
+    brain.share_weight = share_weight;
+    brain.age_weight_per_day = age_weight_per_day;
+    brain.size_weight = size_weight;
+    brain.short_weight = short_weight;
     return brain;
 }
 

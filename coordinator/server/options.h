@@ -22,6 +22,13 @@ struct CoordinatorOptions {
     std::int64_t grace_ms = 5000;
     std::int64_t min_uid = 1000;
     bool allow_root = false;
+    std::string cluster_file;               // cluster.toml; empty: none
+    std::uint32_t promises = 8;
+    bool no_backfill = false;
+    double share_weight = 1;
+    double age_weight_per_day = 0.5;
+    double size_weight = 0;
+    double short_weight = 1;
     int lifeline_fd = -1;
     int ready_fd = -1;
     bool help = false;

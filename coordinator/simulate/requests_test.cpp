@@ -158,6 +158,113 @@ TEST(Queue, AHeldJobWaitsUntilItIsLetGo) {
     EXPECT_TRUE(world.run_until([&] { return world.view(job).state() == proto::COMPLETED; }, seconds(1)));
 }
 
+TEST(Queue, AJobWaitsForTheJobsThatItDependsOn) {
+    World world({.nodes = 1, .cards = 4});
+    const std::uint64_t first = world.submit(command(1, {"sleep", "ms=2000"}));
+    proto::JobSpec after = command(1, {"true"});
+    after.set_dependency("afterok:" + std::to_string(first));
+    const std::uint64_t second = world.submit(after);
+    world.run_for(seconds(1));
+    EXPECT_EQ(world.view(second).state(), proto::QUEUED);
+    proto::Why why;
+    clauses(world, second, &why);
+    EXPECT_THAT(why.sentence(), HasSubstr("afterok:1 (job 1 has not ended)"));
+    ASSERT_TRUE(world.run_until([&] { return world.view(second).state() == proto::COMPLETED; }, seconds(5)));
+    EXPECT_GE(world.view(second).started_unix_ms(), world.view(first).ended_unix_ms());
+}
+
+TEST(Queue, ADependencyThatCanNeverBeMetSaysSoAndAnyOfSeveralIsEnough) {
+    World world({.nodes = 1, .cards = 4});
+    const std::uint64_t fails = world.submit(command(1, {"train", "steps=9", "step_ms=10", "fail_step=1"}));
+    proto::JobSpec never = command(1, {"true"});
+    never.set_dependency("afterok:" + std::to_string(fails));
+    const std::uint64_t stuck = world.submit(never);
+    never.set_dependency("afterok:" + std::to_string(fails) + "?afternotok:" + std::to_string(fails));
+    const std::uint64_t goes = world.submit(never);
+    ASSERT_TRUE(world.run_until([&] { return world.view(goes).state() == proto::COMPLETED; }));
+    EXPECT_EQ(world.view(stuck).state(), proto::QUEUED);
+    proto::Why why;
+    clauses(world, stuck, &why);
+    EXPECT_THAT(why.sentence(), HasSubstr("can never be met now"));
+    never.set_dependency("afterok:99");
+    EXPECT_EQ(world.submit(never), 0u);
+    never.set_dependency("befor:1");
+    EXPECT_EQ(world.submit(never), 0u);
+}
+
+TEST(Queue, ASingletonWaitsForItsNamesake) {
+    World world({.nodes = 1, .cards = 4});
+    proto::JobSpec spec = command(1, {"sleep", "ms=1000"});
+    spec.set_name("same");
+    spec.set_dependency("singleton");
+    const std::uint64_t first = world.submit(spec);
+    const std::uint64_t second = world.submit(spec);
+    ASSERT_TRUE(world.run_until([&] { return world.view(second).state() == proto::COMPLETED; }));
+    EXPECT_GE(world.view(second).started_unix_ms(), world.view(first).ended_unix_ms());
+}
+
+TEST(Queue, AJobDoesNotStartBeforeItsBeginTimeAndNotAfterItsDeadline) {
+    World world({.nodes = 1, .cards = 4});
+    const std::uint64_t runs = world.submit(command(4, {"sleep", "ms=20000"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(runs).state() == proto::RUNNING; }));
+    const std::int64_t now_ms = world.view(runs).started_unix_ms();
+    proto::JobSpec late = command(1, {"true"});
+    late.set_begin_unix_ms(now_ms + 30'000);
+    const std::uint64_t begins = world.submit(late);
+    proto::JobSpec urgent = command(1, {"true"});
+    urgent.set_deadline_unix_ms(now_ms + 10'000);
+    urgent.set_time_limit_s(1);
+    const std::uint64_t misses = world.submit(urgent);
+    urgent.set_time_limit_s(100);
+    EXPECT_EQ(world.submit(urgent), 0u) << "it could never end in time";
+    ASSERT_TRUE(world.run_until([&] { return world.view(misses).state() == proto::CANCELLED; }, seconds(15)));
+    EXPECT_THAT(world.view(misses).reason(), HasSubstr("deadline"));
+    ASSERT_TRUE(world.run_until([&] { return world.view(begins).state() == proto::COMPLETED; }));
+    EXPECT_GE(world.view(begins).started_unix_ms(), now_ms + 30'000);
+    EXPECT_LT(world.view(begins).started_unix_ms(), now_ms + 31'000);
+}
+
+TEST(Queue, ABlockedJobWithALimitIsPromisedATimeAndShortJobsFillTheHole) {
+    World world({.nodes = 2, .cards = 4});
+    const auto limited = [](std::uint32_t ranks, const char* ms, std::uint64_t limit_s) {
+        proto::JobSpec spec = command(ranks, {"sleep", ms});
+        spec.set_time_limit_s(limit_s);
+        return spec;
+    };
+    const std::uint64_t runs = world.submit(limited(4, "ms=60000", 100));
+    const std::uint64_t big = world.submit(limited(8, "ms=1000", 200));
+    const std::uint64_t no_limit = world.submit(command(2, {"sleep", "ms=1000"}));
+    const std::uint64_t brief = world.submit(limited(2, "ms=1000", 60));
+    ASSERT_TRUE(world.run_until([&] { return world.view(brief).state() == proto::COMPLETED; }, seconds(5)));
+    EXPECT_EQ(world.view(no_limit).state(), proto::QUEUED);
+    EXPECT_GT(world.view(big).promised_unix_ms(), world.view(runs).started_unix_ms() + 90'000);
+    EXPECT_THAT(clauses(world, no_limit), Contains(HasSubstr("there is room, but it would delay job 2")));
+    EXPECT_THAT(clauses(world, big), Contains(HasSubstr("places are promised to it from")));
+    ASSERT_TRUE(world.run_until([&] { return world.view(big).state() == proto::COMPLETED; }));
+    EXPECT_LT(world.view(big).started_unix_ms(), world.view(runs).ended_unix_ms() + 1000) << "at once when the other ends early";
+}
+
+TEST(Queue, AMoreUsedShareGoesBehindALessUsedOne) {
+    World world({.nodes = 1, .cards = 4});
+    const std::uint64_t first = world.submit(command(4, {"sleep", "ms=5000"}));
+    const std::uint64_t again = world.submit(command(4, {"sleep", "ms=100"}));
+    const std::uint64_t other = world.submit_as("bob", command(4, {"sleep", "ms=100"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(again).state() == proto::COMPLETED; }));
+    EXPECT_EQ(world.view(first).state(), proto::COMPLETED);
+    EXPECT_LT(world.view(other).started_unix_ms(), world.view(again).started_unix_ms());
+}
+
+TEST(Queue, WithoutRequeueAMachinesFailureEndsTheJob) {
+    World world(WorldOptions{});
+    proto::JobSpec spec = command(1, {"sleep", "ms=60000"});
+    spec.set_no_requeue(true);
+    const std::uint64_t job = world.submit(spec);
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).state() == proto::RUNNING; }));
+    world.kill_rank(job, 0, 9);
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).state() == proto::FAILED; }, seconds(5)));
+    EXPECT_THAT(world.view(job).reason(), HasSubstr("--no-requeue"));
+}
+
 TEST(Queue, TenThousandQueuedJobsAreReplayedAndListed) {
     coordinator::Brain brain{coordinator::BrainOptions{}};
     for (std::uint64_t id = 1; id <= 10'000; ++id) {

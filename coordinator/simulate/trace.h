@@ -24,9 +24,9 @@ struct TraceJob {
     std::uint32_t cards = 1;
     std::uint32_t nodes = 0;  // 0 = as it fits
     double limit_s = 0;       // 0 = not known, or none
-    std::string user;
-    std::string team;
-    std::string state;  // how it ended, in the trace's own word
+    std::string user = {};
+    std::string team = {};
+    std::string state = {};  // how it ended, in the trace's own word
 };
 
 struct Trace {

@@ -175,10 +175,10 @@ void World::stop_faults() {
 
 // ---- people
 
-proto::Response World::ask(proto::Request request) {
+proto::Response World::ask(proto::Request request, const std::string& user) {
     const std::uint64_t tag = next_tag_++;
     request.set_id(tag);
-    coordinator::FromUser event{tag, {.user = "alice", .uid = 1000, .gid = 1000, .groups = {}, .home = "/home/alice", .is_operator = true},
+    coordinator::FromUser event{tag, {.user = user, .uid = 1000, .gid = 1000, .groups = {}, .home = "/home/" + user, .is_operator = true},
                                 std::move(request)};
     deliver(std::move(event));
     run_until([&] { return responses_.count(tag) != 0 || !brain_; }, seconds(1));
@@ -189,10 +189,12 @@ proto::Response World::ask(proto::Request request) {
     return nothing;
 }
 
-std::uint64_t World::submit(proto::JobSpec spec) {
+std::uint64_t World::submit(proto::JobSpec spec) { return submit_as("alice", std::move(spec)); }
+
+std::uint64_t World::submit_as(const std::string& user, proto::JobSpec spec) {
     proto::Request request;
     *request.mutable_submit()->mutable_spec() = std::move(spec);
-    const proto::Response response = ask(std::move(request));
+    const proto::Response response = ask(std::move(request), user);
     return response.outcome() == proto::OK ? response.job() : 0;
 }
 

@@ -108,7 +108,8 @@ class World {
 
     // ---- what a test does
     std::uint64_t submit(proto::JobSpec spec);          // 0: refused or not answered; see last_response
-    proto::Response ask(proto::Request request);        // a changing verb; the coordinator must be up
+    std::uint64_t submit_as(const std::string& user, proto::JobSpec spec);
+    proto::Response ask(proto::Request request, const std::string& user = "alice");  // a changing verb; the coordinator must be up
     proto::Response answer(const proto::Request& request) const;
     proto::JobView view(std::uint64_t job) const;
     bool run_until(const std::function<bool()>& done, Duration limit = seconds(120));

@@ -207,7 +207,7 @@ Result<JobRequest> read_job_request(const Line& line, Where where) {
     request.options = merge_job_options({line.given, directives, job_options_of_environment(line.environment),
                                          line.config.job_options});
     const ThisUser user = this_user();
-    Surroundings here{line.cwd, home_folder(line.environment), user.name, user.shell, line.environment};
+    Surroundings here{line.cwd, home_folder(line.environment), user.name, user.shell, line.environment, now().unix_ms / 1000};
     auto built = build_job_spec(request.options, source->program, here);
     if (!built) return built.error();
     request.spec = std::move(built->spec);

@@ -230,6 +230,15 @@ class Builder {
             }
             spec().set_time_limit_s(static_cast<std::uint64_t>(limit->count()));
         }
+        if (const Given* const given = options_.find("time-min"); given != nullptr) {
+            const auto least = parse_time_limit(given->value);
+            if (!least || least->count() == 0 || static_cast<std::uint64_t>(least->count()) > spec().time_limit_s()) {
+                return Error{Code::InvalidArgument,
+                             fmt::format("{}: {}", shown(*given),
+                                         least ? "give a --time that is longer, and more than zero here" : least.error().message)};
+            }
+            spec().set_time_min_s(static_cast<std::uint64_t>(least->count()));
+        }
         if (const Given* const given = options_.find("mem"); given != nullptr) {
             const auto memory = parse_memory_mib(given->value);
             if (!memory) {
@@ -306,6 +315,41 @@ class Builder {
         }
         spec().set_priority(static_cast<std::int32_t>(priority - nice));
         spec().set_hold(options_.has("hold"));
+        spec().set_no_requeue(options_.has("no-requeue"));
+        spec().set_dependency(options_.text("dependency"));
+        for (const char* const name : {"begin", "deadline"}) {
+            const Given* const given = options_.find(name);
+            if (given == nullptr) continue;
+            const auto when = parse_when(given->value, here_.now_unix_s);
+            if (!when) return Error{Code::InvalidArgument, fmt::format("{}: {}", shown(*given), when.error().message)};
+            if (std::string_view(name) == "begin") {
+                spec().set_begin_unix_ms(*when * 1000);
+            } else {
+                spec().set_deadline_unix_ms(*when * 1000);
+            }
+        }
+        return take_switches();
+    }
+
+    // "1", "1@30", "1@01:00:00"
+    Result<void> take_switches() {
+        const Given* const given = options_.find("switches");
+        if (given == nullptr) return {};
+        Given count = *given;
+        const std::size_t at = given->value.find('@');
+        count.value = given->value.substr(0, at);
+        const auto switches = whole_number(count, 1, 1'000'000);
+        if (!switches) return switches.error();
+        if (at != std::string::npos) {
+            const auto wait = parse_time_limit(given->value.substr(at + 1));
+            if (!wait) return Error{Code::InvalidArgument, fmt::format("{}: {}", shown(*given), wait.error().message)};
+            spec().set_within_wait_s(static_cast<std::uint64_t>(wait->count()));
+        }
+        if (*switches == 1) {
+            spec().set_within("rack");
+        } else {
+            not_supported(*given, fmt::format("{} switches", *switches), "the gang takes as few racks as it can");
+        }
         return {};
     }
 

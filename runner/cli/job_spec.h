@@ -30,6 +30,7 @@ struct Surroundings {
     std::string cwd;                     // absolute
     std::string home, user, shell;
     Environment environment;
+    std::int64_t now_unix_s = 0;         // for --begin and --deadline
 };
 
 struct BuiltSpec {

@@ -37,6 +37,11 @@ OptionTable supported() {
             "SBATCH_MEM_PER_NODE"),
         yes("time", 't', kValue, "TIME", "time limit: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS",
             "SBATCH_TIMELIMIT"),
+        yes("time-min", 0, kValue, "TIME", "a time limit cut down to this is better than waiting"),
+        yes("begin", 'b', kValue, "WHEN", "do not start before: HH:MM, YYYY-MM-DD[THH:MM], now+N[minutes|hours|days]"),
+        yes("deadline", 0, kValue, "WHEN", "give up when it could not end by then (with --time)"),
+        yes("dependency", 'd', kValue, "TYPE:JOB[:JOB...]", "wait for others: after, afterany, afterok, afternotok, singleton; , all, ? any"),
+        yes("switches", 0, kValue, "1[@WAIT]", "all of the gang in one rack; after WAIT anywhere", "SBATCH_REQ_SWITCH"),
         yes("output", 'o', kValue, "PATTERN", "file for the output; %j job, %x name, %u user, %N node, %t rank"),
         yes("error", 'e', kValue, "PATTERN", "file for standard error (default: with the output)"),
         yes("open-mode", 0, kValue, "append|truncate", "how these files are opened", "SBATCH_OPEN_MODE"),
@@ -53,7 +58,8 @@ OptionTable supported() {
         yes("parsable", 0, kNo, "", "print the job's number alone"),
         yes("test-only", 0, kNo, "", "check the request, start nothing"),
         yes("wrap", 0, kValue, "COMMAND", "the job is this line for /bin/sh"),
-        yes("requeue", 0, kNo, "", "restart after a failure of the machine (always so)", "SBATCH_REQUEUE"),
+        yes("requeue", 0, kNo, "", "restart after a failure of the machine (so it is without this too)", "SBATCH_REQUEUE"),
+        yes("no-requeue", 0, kNo, "", "do not restart after a failure of the machine", "SBATCH_NO_REQUEUE"),
         yes("wait", 'W', kNo, "", "wait for the job's end and exit with its exit code", "SBATCH_WAIT"),
         yes("retries", 0, kValue, "N", "restarts after an error of the program itself (default: 0)"),
         yes("progress-timeout", 0, kValue, "SECONDS", "restart a gang whose steps stand still for so long (default: 30)"),
@@ -70,7 +76,6 @@ OptionTable not_supported() {
     const char* const memory = "memory is limited by --mem alone";
     const char* const placing = "the cluster chooses the place";
     const char* const binding = "each rank is bound to its CPUs and sees its own cards";
-    const char* const starts = "the job starts as soon as its gang fits";
     const char* const mail = "no mail is sent";
     const char* const one_job = "one job is queued, once";
     const char* const nothing = "it changes nothing here";
@@ -90,7 +95,6 @@ OptionTable not_supported() {
         not_yet("mincpus", 0, kValue, by_ranks),
         not_yet("constraint", 'C', kValue, placing, "SBATCH_CONSTRAINT"),
         not_yet("prefer", 0, kValue, placing),
-        not_yet("switches", 0, kValue, placing, "SBATCH_REQ_SWITCH"),
         not_yet("segment", 0, kValue, placing),
         not_yet("distribution", 'm', kValue, "ranks fill one node after the other", "SBATCH_DISTRIBUTION"),
         not_yet("contiguous", 0, kNo, placing),
@@ -120,17 +124,11 @@ OptionTable not_supported() {
         not_yet("tmp", 0, kValue, "space in /tmp is not asked for"),
         not_yet("bb", 0, kValue, nothing),
         not_yet("bbf", 0, kValue, nothing),
-        not_yet("time-min", 0, kValue, "--time alone limits the job"),
-        not_yet("begin", 'b', kValue, starts),
-        not_yet("deadline", 0, kValue, starts),
         not_yet("delay-boot", 0, kValue, nothing, "SBATCH_DELAY_BOOT"),
         not_yet("wait-all-nodes", 0, kValue, "a gang starts whole, always", "SBATCH_WAIT_ALL_NODES"),
-        not_yet("dependency", 'd', kValue, "the job does not wait for others: submit it with --hold and release it, or use submit --wait"),
         not_yet("array", 'a', kValue, one_job, "SBATCH_ARRAY_INX"),
-        not_yet("kill-on-invalid-dep", 0, kValue, "the job does not wait for others"),
+        not_yet("kill-on-invalid-dep", 0, kValue, "a job whose dependency can never be met stays queued, and `gangline why` says so"),
         not_yet("no-kill", 'k', kMaybe, "a gang that lost a node is restarted whole", "SBATCH_NO_KILL"),
-        not_yet("no-requeue", 0, kNo, "a gang that lost a card or a node is restarted all the same",
-                "SBATCH_NO_REQUEUE"),
         not_yet("signal", 0, kValue, "SIGTERM comes at the time limit, SIGKILL after --grace", "SBATCH_SIGNAL"),
         not_yet("mail-type", 0, kValue, mail),
         not_yet("mail-user", 0, kValue, mail),
