@@ -297,6 +297,7 @@ proto::Response Brain::answer(const Caller& who, const proto::Request& request, 
         pong.set_role(who.is_operator ? "operator" : "user");
         pong.set_jobs(state.facts.jobs.size());
         pong.set_nodes(state.facts.nodes.size());
+        pong.set_last_job(state.facts.last_job);
     } else if (request.has_list_jobs()) {
         state.list_jobs(who, request.list_jobs(), response);
     } else if (request.has_list_nodes()) {

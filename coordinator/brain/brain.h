@@ -41,6 +41,7 @@ struct BrainOptions {
     std::string checkpoint_root;                      // absolute; empty: HOME/.gangline/checkpoints of the job's user
     std::uint32_t keep_checkpoints = 3;
     std::uint64_t most_queued_per_user = 100'000;     // R21
+    std::uint64_t first_job = 1;                      // the least number that a job gets
     Fleet fleet;                                      // cluster.toml
     // Order of the queue: priority first; then the score below, higher first; then age. A job without a time limit has no bonus for
     // being short, so without limits, and with one user, the order is age.

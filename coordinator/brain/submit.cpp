@@ -116,7 +116,7 @@ void Brain::State::submit(const FromUser& event) {
     }
     proto::Record submitted;
     proto::JobSubmitted& body = *submitted.mutable_job_submitted();
-    body.set_job(facts.last_job + 1);
+    body.set_job(std::max(facts.last_job + 1, options.first_job));
     body.set_user(event.who.user);
     body.set_uid(event.who.uid);
     body.set_gid(event.who.gid);

@@ -30,6 +30,7 @@ po::options_description describe(CoordinatorOptions& o) {
         ("min-uid", po::value(&o.min_uid)->value_name("UID")->default_value(o.min_uid), "accounts below run no jobs (the coordinator's own may)")
         ("allow-root", po::bool_switch(&o.allow_root), "jobs of root are accepted though the coordinator is not root")
         ("cluster-file", po::value(&o.cluster_file)->value_name("FILE"), "racks, card models, prices, teams (docs/cluster-file.md)")
+        ("first-job", po::value(&o.first_job)->value_name("N")->default_value(o.first_job), "the least number that a job gets")
         ("promises", po::value(&o.promises)->value_name("N")->default_value(o.promises), "to how many blocked jobs places are promised; others only fill the holes before them")
         ("no-backfill", po::bool_switch(&o.no_backfill), "nothing starts before a blocked job")
         ("share-weight", po::value(&o.share_weight)->value_name("W")->default_value(o.share_weight), "of fair share in the order of the queue")
@@ -109,6 +110,7 @@ BrainOptions CoordinatorOptions::for_brain() const {
     brain.progress_timeout = milliseconds(progress_timeout_ms);
     brain.grace = milliseconds(grace_ms);
     brain.checkpoint_root = checkpoint_root;
+    brain.first_job = std::max<std::uint64_t>(1, first_job);
     brain.promises = promises;
     brain.in_order = no_backfill;
     brain.share_weight = share_weight;

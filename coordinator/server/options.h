@@ -23,6 +23,7 @@ struct CoordinatorOptions {
     std::int64_t min_uid = 1000;
     bool allow_root = false;
     std::string cluster_file;               // cluster.toml; empty: none
+    std::uint64_t first_job = 1;
     std::uint32_t promises = 8;
     bool no_backfill = false;
     double share_weight = 1;

@@ -86,6 +86,8 @@ class AgentBrain {
     std::vector<AgentAction> step(const AgentEvent& event, const Now& now);
     std::optional<TimePoint> next_deadline() const;
     bool is_welcome() const { return welcome_; }
+    // Sockets of the spares, told to quit by Leave.
+    const std::vector<std::string>& left_spares() const { return left_spares_; }
 
   private:
     enum class State { Waiting, Spawning, Live, Reaping, Gone };
@@ -181,6 +183,7 @@ class AgentBrain {
     std::uint32_t unanswered_beats_ = 0;
     std::optional<TimePoint> refill_at_;
     std::optional<TimePoint> abandon_by_;
+    std::vector<std::string> left_spares_;
     std::vector<TimePoint> spares_taken_;      // lately
     Now now_;
     std::vector<AgentAction> actions_;

@@ -206,6 +206,7 @@ void AgentBrain::handle(const Leave&) {
         if (!spare.connected && spare.shepherd.pid != 0) actions_.push_back(KillShepherd{spare.shepherd});
         actions_.push_back(DropNote{spare.spool_folder});
         let_go(note, spare.connected);
+        left_spares_.push_back(spare.socket_name);
     }
     spares_.clear();
     refill_at_.reset();

@@ -25,6 +25,8 @@
 namespace gangline::runner {
 namespace {
 
+constexpr Duration kSparesQuit = seconds(2);
+
 struct Line {
     Fd fd;
     FrameReader reader;
@@ -48,6 +50,7 @@ class Daemon {
     void restart_execd();
     Started first_event();
     void tick();
+    void wait_for_spares();
     void on_execd();
     void on_shepherd(const std::string& name);
     void on_coordinator();
@@ -334,6 +337,23 @@ void Daemon::tick() {
     if (next && *next <= at) feed(AgentTick{});
 }
 
+// They have been told to quit: whoever asked us to go finds none of them left.
+void Daemon::wait_for_spares() {
+    const TimePoint until = now().steady + kSparesQuit;
+    for (const std::string& name : brain_.left_spares()) {
+        const auto found = shepherds_.find(name);
+        if (found == shepherds_.end()) continue;
+        pollfd line{found->second.fd.get(), POLLIN, 0};
+        char bytes[4096];
+        while (now().steady < until) {
+            const int left_ms = static_cast<int>(std::max<std::int64_t>(1, to_ms(until - now().steady)));
+            if (::poll(&line, 1, left_ms) < 0 && errno != EINTR) break;
+            const ssize_t got = ::read(line.fd, bytes, sizeof bytes);
+            if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) break;
+        }
+    }
+}
+
 int Daemon::serve() {
     feed(first_event());
     if (options_.clean) feed(Abandon{});
@@ -355,6 +375,7 @@ int Daemon::serve() {
         tick();
     }
     for (auto& [name, line] : shepherds_) (void)line.writer.flush(line.fd.get());
+    wait_for_spares();
     return *exit_code_;
 }
 

@@ -81,7 +81,8 @@ std::vector<Part> parts_of(const LocalClusterPlan& plan, bool lifeline) {
     parts.push_back({"coordinator",
                      {"coordinator", "--state", folder + "/coordinator", "--cluster", plan.cluster, "--listen-users",
                       plan.users_endpoint, "--listen-nodes", plan.nodes_endpoint, "--authorised",
-                      folder + "/coordinator/authorised", "--checkpoint-root", plan.checkpoint_root}});
+                      folder + "/coordinator/authorised", "--checkpoint-root", plan.checkpoint_root,
+                      "--first-job", std::to_string(plan.first_job)}});
     for (const LocalNode& node : plan.nodes) {
         parts.push_back({node.name,
                          {"agent", "--coordinator", plan.nodes_endpoint, "--coordinator-key", plan.coordinator_key,

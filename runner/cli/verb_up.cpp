@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/process.h"
 #include "base/text.h"
@@ -62,6 +63,9 @@ Result<std::uint32_t> number_of(const Line& line, const char* option, std::uint3
     return static_cast<std::uint32_t>(*number);
 }
 
+// Outlives the cluster's own folder.
+std::string last_job_file(const std::string& state) { return state + "/last-job"; }
+
 // What shall be: what is kept in the folder, with the options' changes.
 Result<LocalClusterPlan> wanted_plan(const Line& line, const std::string& folder, bool& is_new) {
     auto kept = read_plan(folder);
@@ -94,6 +98,10 @@ Result<LocalClusterPlan> wanted_plan(const Line& line, const std::string& folder
     plan.users_endpoint = fmt::format("tcp://127.0.0.1:{}", *users);
     plan.nodes_endpoint = fmt::format("tcp://127.0.0.1:{}", *agents);
     plan.checkpoint_root = fmt::format("{}/checkpoints/{}", line.state, plan.cluster);
+    if (const auto last = read_file(last_job_file(line.state), 64)) {
+        std::from_chars(last->data(), last->data() + last->size(), plan.first_job);
+        ++plan.first_job;
+    }
     for (std::uint32_t i = 0; i < *nodes; ++i) plan.nodes.push_back({fmt::format("n{}", i), *cards});
     return plan;
 }
@@ -170,6 +178,7 @@ namespace {
 struct Downfall {
     std::vector<std::string> done;
     std::vector<std::string> trouble;
+    std::uint64_t last_job = 0;   // 0 = not known
 };
 
 // Cancels what is not ended and waits for its end.
@@ -178,6 +187,9 @@ void cancel_jobs(const LocalClusterPlan& plan, Downfall& fall) {
     if (!keys) return;
     auto client = Client::connect({plan.users_endpoint, plan.coordinator_key, std::move(keys).value(), plan.folder});
     if (!client) return;
+    proto::Request ping;
+    ping.mutable_ping();
+    if (const auto pong = (*client)->ask(ping, seconds(3))) fall.last_job = pong->pong().last_job();
     const TimePoint until = now().steady + kCancelTime;
     std::vector<std::uint64_t> cancelled;
     Duration pause = milliseconds(5);
@@ -286,6 +298,10 @@ int run_down(const Line& line) {
         ::unlink((folder + "/pids.json").c_str());     // its absence says: down, and can be brought up again
         fall.done.emplace_back("kept the journal and the logs in " + folder);
     } else if (is_there && fall.trouble.empty()) {
+        if (fall.last_job != 0) {
+            const auto kept = write_file_atomically(last_job_file(line.state), std::to_string(fall.last_job) + "\n", 0600);
+            if (!kept) fall.trouble.push_back(kept.error().message);
+        }
         if (const auto removed = remove_tree(folder); !removed) fall.trouble.push_back(removed.error().message);
     }
     if (line.json()) {

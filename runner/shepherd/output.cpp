@@ -299,6 +299,14 @@ void Output::note_lost_bytes() {
 
 void Output::note(RankKey key, const std::string& text) { record(key, OutputStream::Note, text + "\n"); }
 
+void Output::tell(std::uint32_t rank, const std::string& text) {
+    note({0, rank}, text);
+    const auto files = files_of_rank_.find(rank);
+    if (files == files_of_rank_.end()) return;
+    PatientFile* file = files->second.err != nullptr ? files->second.err : files->second.out;
+    if (file != nullptr) file->append(fmt::format("gangline: {}\n", text));
+}
+
 void Output::flush(TimePoint now) {
     for (auto& [key, rank] : ranks_) {
         for (Stream& stream : rank.streams) {

@@ -66,6 +66,7 @@ class Output {
     // Its last lines, at most 20 and 4 KiB, both streams.
     std::string last_lines(RankKey key) const;
     void note(RankKey key, const std::string& text);  // the runner's own words, in the log
+    void tell(std::uint32_t rank, const std::string& text);  // the same, and in the rank's file (of errors, where there is one)
 
     void flush(TimePoint now);  // at the end of each turn
     TimePoint next_deadline() const;

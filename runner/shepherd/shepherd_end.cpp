@@ -130,6 +130,10 @@ void Shepherd::on_stop(const proto::Stop& stop) {
     }
     log_info("stop job={} attempt={} grace_ms={} reason={}", id_.job(), id_.attempt(), stop.grace_ms(), stop.reason());
     const bool is_first = phase_ != proto::ATTEMPT_STOPPING;
+    // A gang's last words, once: its lead tells them.
+    if (is_first && !killing_ && is_lead() && output_ && phase_ == proto::ATTEMPT_RUNNING && !stop.reason().empty()) {
+        output_->tell(here().first_rank(), "ended: " + printable(stop.reason()));
+    }
     const TimePoint until = now().steady + milliseconds(std::min<std::uint64_t>(stop.grace_ms(), 24 * 3600 * 1000));
     stopped_ = true;
     phase_ = proto::ATTEMPT_STOPPING;
