@@ -209,7 +209,14 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
     if (entry.promised_ms != 0) {
         out.add_clauses(fmt::format("places are promised to it from {} on, at the latest, if all time limits hold", clock(entry.promised_ms, at.unix_ms)));
     }
-    if (entry.standing == Standing::Kept) out.add_clauses("it has waited so long that nodes take nobody new until they are free for it");
+    if (job.claim) {
+        out.add_clauses(job.claim->reason);
+        out.set_sooner("it starts when they have saved and stopped");
+    } else if (entry.standing == Standing::Kept) out.add_clauses("it has waited so long that nodes take nobody new until they are free for it");
+    if (entry.standing == Standing::OverLimit) {
+        const Team* team = options.fleet.team_of(job.user);
+        out.add_clauses(fmt::format("its team{} holds as many cards as it may (most_cards in the cluster file)", team == nullptr ? "" : " " + team->name));
+    }
     if (entry.behind != 0) {
         const auto other = outlook.jobs.find(entry.behind);
         const bool kept = other != outlook.jobs.end() && other->second.standing == Standing::Kept;

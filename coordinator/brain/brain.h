@@ -51,6 +51,9 @@ struct BrainOptions {
     double size_weight = 0;                           // x cards / cards of the cluster
     std::uint32_t promises = 8;                       // to how many blocked jobs places are promised (conservative backfill)
     bool in_order = false;                            // no backfill at all
+    bool preemption = true;                           // by higher priority
+    Duration guaranteed_run = seconds(600);           // before a gang can be preempted
+    Duration preemption_grace = seconds(30);          // to save and stop
 };
 
 // A user as the coordinator's own table and NSS know them; never from a message body.

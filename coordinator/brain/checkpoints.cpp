@@ -24,9 +24,10 @@ void Brain::State::commit(const std::string& node, const proto::CommitRequest& r
         const Checkpoint* newest = job->newest_good();
         if (known) {
             // A repeated request: its first answer was lost.
-        } else if (is_ending(job->state)) {
+        } else if (is_ending(job->state) && job->attempt().end.kind() != proto::PREEMPTION && job->attempt().end.kind() != proto::NO_FAULT) {
+            // Ended by a failure: what its ranks still write is nobody's. A gang that was told to save and stop may commit in its grace.
             refused = fmt::format("attempt {} is being ended: {}", request.id().attempt(), job->reason);
-        } else if (!is_launched(job->state)) {
+        } else if (!is_launched(job->state) && !is_ending(job->state)) {
             refused = fmt::format("attempt {} is not launched", request.id().attempt());
         } else if (newest != nullptr && newest->point.step() >= request.step()) {
             refused = fmt::format("step {} is not newer than the committed step {}", request.step(), newest->point.step());

@@ -3,6 +3,7 @@
 //
 //   brain.cpp       events in, actions out; people's changing verbs     gang.cpp        prepare, launch, join, end
 //   placing.cpp     who starts where, by the plan of coordinator/schedule
+//   preempt.cpp     who makes room for a higher priority
 //   submit.cpp      what is refused at submit                           recovery.cpp    a failure's cause, kind and next
 //   report.cpp      what nodes say of their attempts                    liveness.cpp    hello, silence, hangs
 //   checkpoints.cpp commit and damage                                   answer*.cpp     read-only verbs
@@ -171,11 +172,29 @@ struct Brain::State {
     void place_waiting();
     void place_recovering(Job& job);
     void start_planned(const Plan& plan, const std::vector<Job*>& order);
+    // ---- preempt.cpp
+    struct Victim {
+        std::uint64_t job = 0;
+        std::uint32_t gang = 0;   // of the scheduler's cluster
+        double cost = 0;          // card-seconds
+    };
+    bool may_evict(const Job& job) const;
+    std::uint64_t cards_of_team(const Team& team) const;
+    bool may_reclaim(const Job& job, const Job& other) const;
+    std::vector<Victim> victims_for(const Job& job, const std::vector<Ending>& running) const;
+    void plan_preemptions(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running);
+    Cluster with_claims_met(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running) const;
+    void spare_the_unneeded(std::vector<Victim>& victims, const Shares& place) const;
+    bool is_taken(std::uint64_t job) const;
+    std::int32_t lowest_running_priority() const;
+    void evict(Job& job, const std::vector<Victim>& victims, const Shares& place);
+    std::optional<Shares> claimed_by(const Job& job) const;
     bool is_offerable(const std::string& node) const;
     const Roster& nodes_in_order() const;
     std::vector<Offer> offers() const;
     Cluster cluster_now(const Job* without, std::vector<Ending>* running) const;
     std::vector<Job*> queue_in_order() const;
+    std::map<std::string, std::int32_t> card_limits(std::vector<CardLimit>& limits) const;
     // What besides cards holds a queued job back; empty: nothing. `wake_ms`: when that may change by itself.
     std::string what_it_awaits(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const;
     bool has_waited_for_domain(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const;

@@ -42,6 +42,8 @@ std::string dump_job(const Job& job) {
     }
     for (const std::string& fault : job.faults) text += fmt::format("  fault {}\n", fault);
     for (const auto& [node, times] : job.blamed) text += fmt::format("  blamed {} {}\n", node, times);
+    if (job.claim) text += fmt::format("  claims {} from {} {}\n", job.claim->places.size(), job.claim->victims.size(), job.claim->reason);
+    if (job.has_evicted || job.preemptions != 0) text += fmt::format("  evicted={} preempted={}\n", job.has_evicted, job.preemptions);
     if (job.last_progress) text += fmt::format("  progress {}\n", job.last_progress->ShortDebugString());
     return text;
 }

@@ -162,6 +162,7 @@ void Facts::apply(const proto::Record& record) {
             let_go(*job);
             return enqueue(*job);
         }
+        case proto::Record::kPreemptionPlanned: return apply_planned(record.preemption_planned());
         case proto::Record::kCheckpointCommitted:
             return apply_committed(record.checkpoint_committed(), record.unix_ms());
         case proto::Record::kCheckpointFoundDamaged: return apply_damaged(record.checkpoint_found_damaged());
@@ -251,6 +252,7 @@ void Facts::apply_held(const proto::JobHeld& body) {
     dequeue(*job);
     job->held = body.hold();
     job->held_by = body.hold() ? body.who() : "";
+    if (body.hold()) job->claim.reset();
     enqueue(*job);
 }
 
@@ -265,6 +267,7 @@ void Facts::apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms
     attempt.reserved_ms = unix_ms;
     if (body.has_restore()) attempt.restore = body.restore();
     job->granted_limit_s = body.time_limit_s();
+    job->claim.reset();
     const Need need = need_of(job->spec);
     for (const proto::Placement& place : body.gang()) {
         Node* node = this->node(place.node());
@@ -287,13 +290,28 @@ void Facts::apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms
     }
 }
 
+void Facts::apply_planned(const proto::PreemptionPlanned& body) {
+    Job* job = find(body.job());
+    CHECK(job != nullptr && job->state == proto::QUEUED, "a job that others make room for waits");
+    Claim claim;
+    for (const proto::Placement& one : body.gang()) claim.places.emplace_back(one.node(), one.rank_count());
+    claim.victims.assign(body.victims().begin(), body.victims().end());
+    claim.reason = body.reason();
+    job->claim = std::make_shared<const Claim>(std::move(claim));
+    job->has_evicted = true;
+}
+
 void Facts::apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms) {
     Job* job = current(body.id());
     CHECK(job != nullptr, "an attempt that ends is its job's newest");
     Attempt& attempt = job->attempt();
     if (attempt.ended_ms == 0) {  // a restart that is then cancelled was counted already
         const bool progress = job->made_progress(attempt, body.progress(), unix_ms);
-        job->without_progress = progress ? 0 : job->without_progress + 1;
+        if (body.kind() == proto::PREEMPTION) {
+            ++job->preemptions;
+        } else {
+            job->without_progress = progress ? 0 : job->without_progress + 1;
+        }
         job->best_step = std::max(job->best_step, body.progress().step());
         if (body.kind() == proto::USER) ++job->user_failures;
         if (!body.blamed_node().empty()) ++job->blamed[body.blamed_node()];
@@ -359,6 +377,7 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
     }
     let_go(*job);
     job->environment.reset();
+    job->claim.reset();
     job->blamed.clear();
     ended_.push_back(job->id);
     forget_oldest_ended();

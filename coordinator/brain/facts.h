@@ -81,6 +81,13 @@ struct QueueKey {
 // Jobs that one user submits from one place carry equal environments: they share one.
 using Environment = google::protobuf::RepeatedPtrField<proto::Variable>;
 
+// Places that a waiting job keeps since others were told to leave them for it.
+struct Claim {
+    std::vector<std::pair<std::string, std::uint32_t>> places;  // node, ranks
+    std::vector<std::uint64_t> victims;
+    std::string reason;
+};
+
 struct Job {
     std::uint64_t id = 0;
     std::string user;
@@ -108,6 +115,9 @@ struct Job {
     std::uint32_t without_progress = 0;           // restarts in a row
     std::uint64_t best_step = 0;                  // over ended attempts
     std::optional<proto::Progress> last_progress;
+    std::shared_ptr<const Claim> claim;
+    bool has_evicted = false;                     // once is all
+    std::uint32_t preemptions = 0;                // how often others took its place
 
     proto::JobSpec full_spec() const;
     bool is_script() const { return !spec.script().empty(); }
@@ -195,6 +205,7 @@ class Facts {
     void apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms);
     void apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms);
     void apply_gone(const proto::NodePartGone& body, std::int64_t unix_ms);
+    void apply_planned(const proto::PreemptionPlanned& body);
     void apply_ended(const proto::JobEnded& body, std::int64_t unix_ms);
     void apply_committed(const proto::CheckpointCommitted& body, std::int64_t unix_ms);
     void apply_damaged(const proto::CheckpointFoundDamaged& body);

@@ -199,7 +199,15 @@ void Brain::State::absorb_gone(Job& job) {
 void Brain::State::settle(Job& job) {
     if (job.attempts.empty() || !(is_live(job.state) || is_ending(job.state)) || !job.attempt().all_gone()) return;
     timers.clear({Wait::Stop, job.id, {}});
-    if (job.state == proto::RECOVERING) {
+    if (job.state == proto::RECOVERING && job.attempt().end.kind() == proto::PREEMPTION) {
+        proto::Record requeued;
+        requeued.mutable_job_requeued()->set_job(job.id);
+        requeued.mutable_job_requeued()->set_reason(fmt::format("back in the queue with its age: {}", job.reason));
+        record(std::move(requeued));
+        timers.clear_job(job.id);
+        runs.erase(job.id);
+        place_wanted = true;
+    } else if (job.state == proto::RECOVERING) {
         const Run& run = run_of(job);
         if (run.back_off_until && *run.back_off_until > now.steady) {
             timers.set({Wait::BackOff, job.id, {}}, *run.back_off_until);

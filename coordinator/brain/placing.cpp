@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <list>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -119,7 +120,7 @@ Cluster Brain::State::cluster_now(const Job* without, std::vector<Ending>* runni
         if (running == nullptr) continue;
         const std::int64_t ran_ms = now.unix_ms - job.attempts.front().reserved_ms;
         const std::int64_t more_ms = std::max(expected_run_ms(job) - ran_ms, std::max(kShortestGuessMs, ran_ms / 4));
-        running->push_back({gang, std::min(end, now.unix_ms + more_ms)});
+        running->push_back({id, gang, std::min(end, now.unix_ms + more_ms)});
     }
     return cluster;
 }
@@ -257,6 +258,18 @@ bool Brain::State::misses_deadline(Job& job, std::int64_t& wake_ms) {
     return true;
 }
 
+// Nothing: no claim, or one whose nodes are not all there any more.
+std::optional<Shares> Brain::State::claimed_by(const Job& job) const {
+    if (!job.claim) return std::nullopt;
+    Shares shares;
+    for (const auto& [node, ranks] : job.claim->places) {
+        const auto number = nodes_in_order().numbers.find(node);
+        if (number == nodes_in_order().numbers.end() || !is_offerable(node)) return std::nullopt;
+        shares.push_back({number->second, ranks});
+    }
+    return shares;
+}
+
 std::vector<std::uint32_t> Brain::State::avoided_by(const Job& job) const {
     std::vector<std::uint32_t> avoid;
     const Roster& order = nodes_in_order();
@@ -264,7 +277,12 @@ std::vector<std::uint32_t> Brain::State::avoided_by(const Job& job) const {
         const auto number = order.numbers.find(name);
         if (number != order.numbers.end()) avoid.push_back(number->second);
     }
+    for (const auto& [key, other] : facts.queue) {
+        if (!other->claim || other == &job) continue;
+        for (const auto& [name, ranks] : other->claim->places) avoid.push_back(order.numbers.at(name));
+    }
     std::sort(avoid.begin(), avoid.end());
+    avoid.erase(std::unique(avoid.begin(), avoid.end()), avoid.end());
     return avoid;
 }
 
@@ -358,6 +376,27 @@ std::vector<proto::Placement> Brain::State::to_gang(const Job& job, const Shares
     return gang;
 }
 
+// The teams of the cluster file, with what their users' gangs hold now. Returns each team's index.
+std::map<std::string, std::int32_t> Brain::State::card_limits(std::vector<CardLimit>& limits) const {
+    std::map<std::string, std::int32_t> index;
+    for (const auto& [name, team] : options.fleet.teams) {
+        index[name] = static_cast<std::int32_t>(limits.size());
+        limits.push_back({0, team.most_cards.value_or(~0ull), -1});
+    }
+    for (const auto& [name, team] : options.fleet.teams) {
+        if (!team.parent.empty()) limits[static_cast<std::size_t>(index[name])].parent = index.at(team.parent);
+    }
+    if (limits.empty()) return index;
+    for (const std::uint64_t id : facts.active) {
+        const Job& job = *facts.find(id);
+        const Team* team = options.fleet.team_of(job.user);
+        for (std::int32_t at = team == nullptr ? -1 : index.at(team->name); at >= 0; at = limits[static_cast<std::size_t>(at)].parent) {
+            limits[static_cast<std::size_t>(at)].held += facts.needs[job.need].cards();
+        }
+    }
+    return index;
+}
+
 void Brain::State::place_waiting() {
     place_wanted = false;
     const std::vector<std::uint64_t> active(facts.active.begin(), facts.active.end());
@@ -375,7 +414,9 @@ void Brain::State::place_waiting() {
     PlanInput input;
     Cluster cluster = cluster_now(nullptr, &input.running);
     std::map<std::pair<std::uint32_t, bool>, std::uint32_t> shapes;  // need, domain given up -> shape
+    const std::map<std::string, std::int32_t> limit_of_team = card_limits(input.limits);
     std::vector<Job*> order;
+    std::list<Shares> claims;
     std::int64_t wake_ms = now.unix_ms + kEstimateEveryMs;
     for (Job* job : queue_in_order()) {
         if (misses_deadline(*job, wake_ms)) continue;
@@ -398,6 +439,8 @@ void Brain::State::place_waiting() {
             one.avoid = static_cast<std::uint32_t>(input.avoid.size());
             input.avoid.push_back(avoided_by(*job));
         }
+        if (const Team* team = options.fleet.team_of(job->user)) one.limit_of = limit_of_team.at(team->name);
+        if (auto claimed = claimed_by(*job)) one.claim = &claims.emplace_back(std::move(*claimed));
         order.push_back(job);
     }
     const bool estimates = order.size() <= kFewJobs || now.unix_ms - outlook.estimated_ms >= kEstimateEveryMs;
@@ -405,6 +448,11 @@ void Brain::State::place_waiting() {
     if (estimates) outlook.estimated_ms = now.unix_ms;
     outlook.made_ms = now.unix_ms;
     start_planned(plan, order);
+    std::vector<Job*> blocked;
+    for (Job* job : order) {
+        if (job->state == proto::QUEUED) blocked.push_back(job);
+    }
+    plan_preemptions(cluster, blocked, input.running);
     outlook.cluster.emplace(std::move(cluster));
     if (!facts.queue.empty()) timers.set({Wait::Plan, 0, {}}, now.steady + milliseconds(std::max<std::int64_t>(1, wake_ms - now.unix_ms)));
 }

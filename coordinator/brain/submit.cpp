@@ -85,6 +85,9 @@ void Brain::State::submit(const FromUser& event) {
     const proto::Submit& request = event.request.submit();
     const proto::JobSpec& spec = request.spec();
     if (const std::string wrong = what_is_wrong(spec); !wrong.empty()) return reply(event, proto::USAGE, wrong);
+    if (spec.priority() > 0 && !event.who.is_operator) {
+        return reply(event, proto::REFUSED, fmt::format("--priority {}: only operators raise a job above 0; lower it as you like", spec.priority()));
+    }
     if (!spec.idempotency_key().empty()) {
         if (const auto earlier = facts.submitted_with(event.who.user, spec.idempotency_key())) {
             return reply(event, proto::OK, fmt::format("submitted before as job {}", *earlier), *earlier);

@@ -14,14 +14,21 @@ Ms after(Ms now, Ms duration) { return duration >= kNever ? kNever : now + durat
 class Pass {
   public:
     Pass(Cluster& cluster, const PlanInput& input, Ms now, const PlanOptions& options)
-        : cluster_(cluster), input_(input), now_(now), options_(options), shapes_(input.shapes.size()) {}
+        : cluster_(cluster), input_(input), now_(now), options_(options), shapes_(input.shapes.size()), limits_(input.limits) {}
 
     void run(Plan& plan) {
+        for (const Waiting& job : input_.waiting) {
+            if (job.claim != nullptr) cluster_.promise(input_.shapes[job.shape], *job.claim, now_, kNever);
+        }
         for (std::size_t i = 0; i < input_.waiting.size(); ++i) {
             Planned& planned = plan.jobs[i];
             const Waiting& job = input_.waiting[i];
             if (first_blocked_ != 0 && options_.in_order) {
                 planned.behind = first_blocked_;
+                continue;
+            }
+            if (!may_hold(job)) {  // no hole in the queue is kept for it, and no place
+                planned.standing = Standing::OverLimit;
                 continue;
             }
             consider(job, planned);
@@ -30,7 +37,12 @@ class Pass {
                 continue;
             }
             if (first_blocked_ == 0) first_blocked_ = job.job;
-            if (promised_ < options_.promises) promise(job, planned);
+            if (job.claim != nullptr) {
+                planned.standing = Standing::Kept;
+                planned.shares = *job.claim;
+            } else if (promised_ < options_.promises) {
+                promise(job, planned);
+            }
         }
     }
 
@@ -41,9 +53,23 @@ class Pass {
         std::uint64_t behind = 0;
     };
 
+    bool may_hold(const Waiting& job) const {
+        for (std::int32_t at = job.limit_of; at >= 0; at = limits_[static_cast<std::size_t>(at)].parent) {
+            const CardLimit& limit = limits_[static_cast<std::size_t>(at)];
+            if (limit.held + input_.shapes[job.shape].cards() > limit.most) return false;
+        }
+        return true;
+    }
+
     void consider(const Waiting& job, Planned& planned) {
         ShapeState& state = shapes_[job.shape];
         const Shape& shape = input_.shapes[job.shape];
+        if (job.claim != nullptr) {
+            const bool free = std::all_of(job.claim->begin(), job.claim->end(), [&](const Share& share) {
+                return cluster_.lack(shape, share.node, share.ranks) == Cluster::Lack::Nothing;
+            });
+            return free ? start(job, planned, *job.claim, job.limit) : void();
+        }
         const Ms shortest = job.least == 0 ? job.limit : std::min(job.least, job.limit);
         if (state.no_room || !cluster_.may_fit(shape)) {
             state.no_room = true;
@@ -75,13 +101,19 @@ class Pass {
         planned.start = planned.expected = now_;
         planned.limit = limit;
         cluster_.add(input_.shapes[job.shape], shares, after(now_, limit));
+        for (std::int32_t at = job.limit_of; at >= 0; at = limits_[static_cast<std::size_t>(at)].parent) {
+            limits_[static_cast<std::size_t>(at)].held += input_.shapes[job.shape].cards();
+        }
         planned.shares = std::move(shares);
     }
 
     void promise(const Waiting& job, Planned& planned) {
         const Shape& shape = input_.shapes[job.shape];
         auto opening = cluster_.earliest(shape, now_, job.limit);
-        if (!opening) return job.overdue ? keep(job, planned) : void();  // it waits for what may never end, or for nodes that are away
+        if (!opening) {  // it waits for what may never end, or for nodes that are away
+            const auto kept = job.overdue ? cluster_.soonest_of_any(shape, now_) : std::nullopt;
+            return kept ? keep(job, planned, *kept) : void();
+        }
         planned.standing = Standing::Promised;
         planned.start = opening->from;
         planned.limit = job.limit;
@@ -91,13 +123,10 @@ class Pass {
         ++promised_;
     }
 
-    void keep(const Waiting& job, Planned& planned) {
-        const Shape& shape = input_.shapes[job.shape];
-        auto kept = cluster_.soonest_of_any(shape, now_);
-        if (!kept) return;
+    void keep(const Waiting& job, Planned& planned, const Shares& places) {
         planned.standing = Standing::Kept;
-        cluster_.promise(shape, *kept, now_, kNever);
-        planned.shares = std::move(*kept);
+        cluster_.promise(input_.shapes[job.shape], places, now_, kNever);
+        planned.shares = places;
         last_promised_ = job.job;
         ++promised_;
     }
@@ -107,6 +136,7 @@ class Pass {
     const Ms now_;
     const PlanOptions& options_;
     std::vector<ShapeState> shapes_;
+    std::vector<CardLimit> limits_;
     std::uint64_t first_blocked_ = 0;
     std::uint64_t last_promised_ = 0;
     std::uint32_t promised_ = 0;

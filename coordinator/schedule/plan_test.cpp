@@ -25,7 +25,7 @@ struct Queue {
                                  .limit = limit, .expected = limit, .least = least});
     }
     void runs(Cluster& cluster, const Shape& shape, const Shares& shares, Ms end) {
-        input.running.push_back({cluster.add(shape, shares, end), end});
+        input.running.push_back({.gang = cluster.add(shape, shares, end), .expected = end});
     }
 };
 
@@ -133,6 +133,21 @@ TEST(Plan, AnOverdueJobIsKeptNodesForEvenWhenNobodyKnowsWhenTheyAreFree) {
     EXPECT_EQ(plan.jobs[0].standing, Standing::Kept);
     EXPECT_EQ(plan.starts, 1u);
     EXPECT_EQ(plan.jobs[2].standing, Standing::Starts) << "on the node that is not kept";
+}
+
+TEST(Plan, JobsThatFitATeamsLimitOneByOneDoNotPassItTogether) {
+    Cluster cluster(nodes(8, 4));
+    Queue queue;
+    queue.input.limits = {{.held = 0, .most = 12, .parent = -1}, {.held = 4, .most = 8, .parent = 0}, {.held = 0, .most = 8, .parent = 0}};
+    for (int i = 0; i < 6; ++i) queue.add(whole(1), 100);
+    for (std::size_t i = 0; i < 6; ++i) queue.input.waiting[i].limit_of = i < 3 ? 1 : 2;
+    const Plan plan = make_plan(cluster, queue.input, 0, {});
+    EXPECT_EQ(plan.jobs[0].standing, Standing::Starts);
+    EXPECT_EQ(plan.jobs[1].standing, Standing::OverLimit) << "its team would hold 12 of 8";
+    EXPECT_EQ(plan.jobs[3].standing, Standing::Starts);
+    EXPECT_EQ(plan.jobs[4].standing, Standing::Starts);
+    EXPECT_EQ(plan.jobs[5].standing, Standing::OverLimit) << "and the parent 16 of 12";
+    EXPECT_EQ(plan.starts, 3u);
 }
 
 TEST(Estimate, AQueueOfEqualJobsStartsOneAfterTheOther) {

@@ -33,6 +33,9 @@ po::options_description describe(CoordinatorOptions& o) {
         ("first-job", po::value(&o.first_job)->value_name("N")->default_value(o.first_job), "the least number that a job gets")
         ("promises", po::value(&o.promises)->value_name("N")->default_value(o.promises), "to how many blocked jobs places are promised; others only fill the holes before them")
         ("no-backfill", po::bool_switch(&o.no_backfill), "nothing starts before a blocked job")
+        ("no-preemption", po::bool_switch(&o.no_preemption), "no running gang makes room for a higher priority")
+        ("guaranteed-run-ms", po::value(&o.guaranteed_run_ms)->value_name("MS")->default_value(o.guaranteed_run_ms), "a gang runs so long before it can be preempted")
+        ("preemption-grace-ms", po::value(&o.preemption_grace_ms)->value_name("MS")->default_value(o.preemption_grace_ms), "to save and stop, for a gang that is preempted")
         ("share-weight", po::value(&o.share_weight)->value_name("W")->default_value(o.share_weight), "of fair share in the order of the queue")
         ("age-weight", po::value(&o.age_weight_per_day)->value_name("W")->default_value(o.age_weight_per_day), "of a day's waiting")
         ("short-weight", po::value(&o.short_weight)->value_name("W")->default_value(o.short_weight), "of a small product of cards and time limit")
@@ -83,6 +86,8 @@ Result<void> CoordinatorOptions::validate() const {
         {"--grace-ms", grace_ms, 0, 3'600'000},
         {"--min-uid", min_uid, 0, 4'294'967'293},
         {"--promises", promises, 0, 1000},
+        {"--guaranteed-run-ms", guaranteed_run_ms, 0, 604'800'000},
+        {"--preemption-grace-ms", preemption_grace_ms, 0, 3'600'000},
     };
     for (const Range& range : ranges) {
         if (range.value < range.least || range.value > range.most) {
@@ -113,6 +118,9 @@ BrainOptions CoordinatorOptions::for_brain() const {
     brain.first_job = std::max<std::uint64_t>(1, first_job);
     brain.promises = promises;
     brain.in_order = no_backfill;
+    brain.preemption = !no_preemption;
+    brain.guaranteed_run = milliseconds(guaranteed_run_ms);
+    brain.preemption_grace = milliseconds(preemption_grace_ms);
     brain.share_weight = share_weight;
     brain.age_weight_per_day = age_weight_per_day;
     brain.size_weight = size_weight;

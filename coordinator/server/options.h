@@ -26,6 +26,9 @@ struct CoordinatorOptions {
     std::uint64_t first_job = 1;
     std::uint32_t promises = 8;
     bool no_backfill = false;
+    bool no_preemption = false;
+    std::int64_t guaranteed_run_ms = 600'000;
+    std::int64_t preemption_grace_ms = 30'000;
     double share_weight = 1;
     double age_weight_per_day = 0.5;
     double size_weight = 0;

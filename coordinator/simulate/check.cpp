@@ -64,6 +64,15 @@ void World::check_record(const proto::Record& record) {
         if (body.cause().find("did not prepare") != std::string::npos) ++reached_["prepare timeout"];
         if (body.back_off_ms() != 0) ++reached_["back-off"];
         say(fmt::format("{}.{} ends: {}", body.id().job(), body.id().attempt(), body.cause()));
+    } else if (record.has_preemption_planned()) {
+        const auto& body = record.preemption_planned();
+        if (!evicted_for_.insert(body.job()).second) violated(fmt::format("job {} has others evicted twice", body.job()));
+        if (body.victims_size() == 0) violated("a preemption without victims");
+        for (const std::uint64_t victim : body.victims()) {
+            if (evicted_for_.count(victim) != 0 && victim == body.job()) violated("a job evicts itself");
+            if (ended_jobs_.count(victim) != 0) violated(fmt::format("job {} is evicted after its end", victim));
+        }
+        say(fmt::format("job {} is made room for: {}", body.job(), body.reason()));
     } else if (record.has_node_part_gone() && record.node_part_gone().presumed()) {
         ++reached_["presumed gone"];
     } else if (record.has_job_ended()) {

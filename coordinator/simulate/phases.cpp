@@ -1,7 +1,9 @@
 // The phases file of the replay, and the names of policies.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "coordinator/simulate/replay.h"
@@ -21,6 +23,18 @@ Error wrong(std::string_view name, const std::string& key, std::string_view what
 bool is_seconds(const json& value) { return value.is_number() && value.get<double>() >= 0 && value.get<double>() < 1e9; }
 
 }  // namespace
+
+double Phase::of(std::uint32_t nodes) const { return base_s + per_doubling_s * std::log2(std::max(1.0, static_cast<double>(nodes))); }
+
+double Phases::recovery_s(std::uint32_t nodes, bool swapped) const {
+    double sum = swapped ? swap.of(nodes) : 0;
+    for (const Phase* phase : {&stop, &prepare, &launch, &join, &restore, &warm_up}) sum += phase->of(nodes);
+    return sum;
+}
+
+double renewal_ett(double mtbf_s, double recovery_s, double every_s, double stall_s) {
+    return every_s / (mtbf_s * std::exp(recovery_s / mtbf_s) * std::expm1((every_s + stall_s) / mtbf_s));
+}
 
 Result<Policy> parse_policy(std::string_view name) {
     for (const auto& [word, policy] : kPolicies) {

@@ -22,11 +22,9 @@ using coordinator::Shape;
 using coordinator::Share;
 using coordinator::Shares;
 
-Ms to_ms(double seconds) { return seconds >= 9e15 ? kNever : static_cast<Ms>(std::llround(seconds * 1000)); }
+constexpr double kSampleS = 600;  // between points of ReplayResult::used
 
-double seconds_of(const Phase& phase, std::uint32_t nodes) {
-    return phase.base_s + phase.per_doubling_s * std::log2(std::max(1.0, static_cast<double>(nodes)));
-}
+Ms to_ms(double seconds) { return seconds >= 9e15 ? kNever : static_cast<Ms>(std::llround(seconds * 1000)); }
 
 enum class What { Submit, End, Fault, Resume, NodeBack, RackFault };
 
@@ -147,7 +145,7 @@ class Replay {
             const double free = cards_ - held - broken;
             charge("free", free * dt);
             stranded_ += stranded_now_ * dt;
-            if (result_.used.empty() || to_s - result_.used.back().first > sample_s_) result_.used.emplace_back(to_s, held / cards_);
+            if (result_.used.empty() || to_s - result_.used.back().first > kSampleS) result_.used.emplace_back(to_s, held / cards_);
         }
         now_s_ = to_s;
     }
@@ -165,14 +163,11 @@ class Replay {
                 dirty_ = true;
                 return;
             case What::End:
-                if (runs_[event.who].generation == event.generation) end(runs_[event.who]);
-                return;
+                return runs_[event.who].generation == event.generation ? end(runs_[event.who]) : void();
             case What::Fault:
-                if (runs_[event.who].generation == event.generation) fault(event.who);
-                return;
+                return runs_[event.who].generation == event.generation ? fault(event.who) : void();
             case What::Resume:
-                if (runs_[event.who].generation == event.generation) resume(event.who);
-                return;
+                return runs_[event.who].generation == event.generation ? resume(event.who) : void();
             case What::NodeBack: return node_back(event.who);
             case What::RackFault: return rack_fault(event.who);
         }
@@ -188,8 +183,8 @@ class Replay {
         waits_.emplace_back(run.trace.cards, now_s_ - run.trace.submit_s);
         run.unproductive_s = now_s_;
         run.recovering = true;
-        const double start_up_s = seconds_of(options_.phases.prepare, width_nodes(run)) + seconds_of(options_.phases.launch, width_nodes(run)) +
-                                  seconds_of(options_.phases.join, width_nodes(run));
+        const Phases& phases = options_.phases;
+        const double start_up_s = phases.prepare.of(width_nodes(run)) + phases.launch.of(width_nodes(run)) + phases.join.of(width_nodes(run));
         charge("start-up", start_up_s * cards_of(run));
         ++run.generation;
         push(now_s_ + start_up_s, What::Resume, index, run.generation);
@@ -579,17 +574,10 @@ class Replay {
     std::vector<std::pair<std::uint32_t, double>> waits_;
     double stranded_ = 0;
     double stranded_now_ = 0;
-    double sample_s_ = 600;
     ReplayResult result_;
 };
 
 }  // namespace
-
-double Phases::recovery_s(std::uint32_t nodes, bool swapped) const {
-    double sum = 0;
-    for (const Phase* phase : {&stop, &prepare, &launch, &join, &restore, &warm_up}) sum += seconds_of(*phase, nodes);
-    return sum + (swapped ? seconds_of(swap, nodes) : 0);
-}
 
 Result<ReplayResult> replay(const ReplayOptions& options, const std::vector<TraceJob>& jobs) {
     if (options.nodes == 0 || options.cards_per_node == 0) return Error{Code::InvalidArgument, "a cluster has at least one node of one card"};
@@ -606,10 +594,6 @@ Result<ReplayResult> replay(const ReplayOptions& options, const std::vector<Trac
         }
     }
     return Replay(options, jobs).run();
-}
-
-double renewal_ett(double mtbf_s, double recovery_s, double every_s, double stall_s) {
-    return every_s / (mtbf_s * std::exp(recovery_s / mtbf_s) * std::expm1((every_s + stall_s) / mtbf_s));
 }
 
 }  // namespace gangline::simulate

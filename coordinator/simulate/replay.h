@@ -29,6 +29,8 @@ struct Phase {
     double base_s = 0;
     double per_doubling_s = 0;
     std::string source;
+
+    double of(std::uint32_t nodes) const;
 };
 
 struct Phases {

@@ -244,6 +244,20 @@ TEST(Queue, ABlockedJobWithALimitIsPromisedATimeAndShortJobsFillTheHole) {
     EXPECT_LT(world.view(big).started_unix_ms(), world.view(runs).ended_unix_ms() + 1000) << "at once when the other ends early";
 }
 
+TEST(Queue, ATeamHoldsNoMoreThanItMay) {
+    WorldOptions options{.nodes = 2, .cards = 4};
+    options.brain.fleet.teams["vision"] = {.name = "vision", .parent = {}, .users = {"alice"}, .quota_cards = 2, .most_cards = 4};
+    World world(options);
+    const std::uint64_t first = world.submit(command(3, {"sleep", "ms=3000"}));
+    const std::uint64_t second = world.submit(command(3, {"sleep", "ms=100"}));
+    const std::uint64_t other = world.submit_as("bob", command(4, {"sleep", "ms=100"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(other).state() == proto::COMPLETED; }, seconds(2)));
+    EXPECT_EQ(world.view(second).state(), proto::QUEUED);
+    EXPECT_THAT(clauses(world, second), Contains(HasSubstr("its team vision holds as many cards as it may")));
+    ASSERT_TRUE(world.run_until([&] { return world.view(second).state() == proto::COMPLETED; }));
+    EXPECT_GE(world.view(second).started_unix_ms(), world.view(first).ended_unix_ms());
+}
+
 TEST(Queue, AMoreUsedShareGoesBehindALessUsedOne) {
     World world({.nodes = 1, .cards = 4});
     const std::uint64_t first = world.submit(command(4, {"sleep", "ms=5000"}));
@@ -263,6 +277,103 @@ TEST(Queue, WithoutRequeueAMachinesFailureEndsTheJob) {
     world.kill_rank(job, 0, 9);
     ASSERT_TRUE(world.run_until([&] { return world.view(job).state() == proto::FAILED; }, seconds(5)));
     EXPECT_THAT(world.view(job).reason(), HasSubstr("--no-requeue"));
+}
+
+WorldOptions with_preemption(std::uint32_t nodes) {
+    WorldOptions options;
+    options.nodes = nodes;
+    options.brain.guaranteed_run = seconds(5);
+    options.brain.preemption_grace = seconds(2);
+    return options;
+}
+
+proto::JobSpec of_priority(std::int32_t priority, proto::JobSpec spec) {
+    spec.set_priority(priority);
+    return spec;
+}
+
+TEST(Preemption, TakesTheCheapestWholeGangsAfterTheirGuaranteedTimeAndTheJobThenStarts) {
+    World world(with_preemption(3));
+    const std::uint64_t old = world.submit(command(4, {"train", "steps=4000", "every=20", "step_ms=20"}));
+    const std::uint64_t bare = world.submit(command(4, {"sleep", "ms=80000"}));
+    const std::uint64_t other = world.submit(command(4, {"train", "steps=4000", "every=20", "step_ms=20"}));
+    ASSERT_TRUE(world.run_until([&] { return world.step_of(other) > 100; }));
+    const std::uint64_t urgent = world.submit(of_priority(10, command(8, {"sleep", "ms=1000"})));
+    world.run_for(seconds(1));
+    EXPECT_EQ(world.view(urgent).state(), proto::QUEUED) << "each gang runs for its guaranteed time first";
+    ASSERT_TRUE(world.run_until([&] { return world.view(urgent).state() == proto::RUNNING; }, seconds(20)));
+    EXPECT_EQ(world.view(bare).restarts(), 0u) << "it has no checkpoint: it would cost most";
+    EXPECT_EQ(world.view(bare).state(), proto::RUNNING);
+    EXPECT_EQ(world.view(old).state(), proto::QUEUED);
+    EXPECT_THAT(world.view(old).reason(), HasSubstr("preempted by job 4 of priority 10"));
+    EXPECT_EQ(world.view(old).attempts(0).kind(), proto::PREEMPTION);
+    ASSERT_TRUE(world.run_until([&] { return world.unfinished().empty(); }, seconds(600)));
+    EXPECT_EQ(world.view(old).state(), proto::COMPLETED);
+    EXPECT_GT(world.view(old).attempts(1).restored().step(), 0u);
+    EXPECT_THAT(world.violations(), testing::IsEmpty());
+}
+
+TEST(Preemption, NobodyIsEvictedInVain) {
+    World world(with_preemption(2));
+    const std::uint64_t low = world.submit(command(4, {"sleep", "ms=60000"}));
+    const std::uint64_t high = world.submit(of_priority(20, command(4, {"sleep", "ms=60000"})));
+    ASSERT_TRUE(world.run_until([&] { return world.view(high).state() == proto::RUNNING; }));
+    const std::uint64_t urgent = world.submit(of_priority(10, command(8, {"sleep", "ms=100"})));
+    world.run_for(seconds(30));
+    EXPECT_EQ(world.view(low).state(), proto::RUNNING) << "with it gone the job would still not fit";
+    EXPECT_EQ(world.view(urgent).state(), proto::QUEUED);
+}
+
+TEST(Preemption, FreedPlacesAreKeptForTheJobAndItEvictsOnce) {
+    World world(with_preemption(2));
+    const std::uint64_t first = world.submit(command(4, {"sleep", "ms=90000"}));
+    const std::uint64_t second = world.submit(command(4, {"sleep", "ms=90000"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(second).state() == proto::RUNNING; }));
+    world.run_for(seconds(6));
+    const std::uint64_t urgent = world.submit(of_priority(10, command(8, {"sleep", "ms=100"})));
+    const std::uint64_t thief = world.submit(of_priority(5, command(1, {"sleep", "ms=5000"})));
+    ASSERT_TRUE(world.run_until([&] { return world.view(urgent).state() == proto::COMPLETED; }, seconds(20)));
+    EXPECT_GE(world.view(thief).started_unix_ms(), world.view(urgent).started_unix_ms());
+    std::size_t planned = 0;
+    for (const proto::Record& record : world.journal()) planned += record.has_preemption_planned() ? 1u : 0u;
+    EXPECT_EQ(planned, 1u);
+    ASSERT_TRUE(world.run_until([&] { return world.unfinished().empty(); }, seconds(600)));
+    EXPECT_EQ(world.view(first).state(), proto::COMPLETED);
+    EXPECT_THAT(world.violations(), testing::IsEmpty());
+}
+
+TEST(Preemption, ATeamTakesBackItsQuotaFromWhoBorrowedItAndNoMore) {
+    WorldOptions options = with_preemption(3);
+    options.brain.fleet.teams["vision"] = {.name = "vision", .parent = {}, .users = {"alice"}, .quota_cards = 4, .most_cards = std::nullopt};
+    options.brain.fleet.teams["speech"] = {.name = "speech", .parent = {}, .users = {"bob"}, .quota_cards = 8, .most_cards = std::nullopt};
+    World world(options);
+    std::vector<std::uint64_t> borrowed;
+    for (int i = 0; i < 3; ++i) borrowed.push_back(world.submit(command(4, {"sleep", "ms=200000"})));
+    ASSERT_TRUE(world.run_until([&] { return world.view(borrowed[2]).state() == proto::RUNNING; }));
+    world.run_for(seconds(6));
+    const std::uint64_t ours = world.submit_as("bob", command(4, {"sleep", "ms=60000"}));
+    const std::uint64_t more = world.submit_as("bob", command(4, {"sleep", "ms=60000"}));
+    const std::uint64_t beyond = world.submit_as("bob", command(4, {"sleep", "ms=60000"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(more).state() == proto::RUNNING; }, seconds(20)));
+    world.run_for(seconds(20));
+    EXPECT_EQ(world.view(ours).state(), proto::RUNNING);
+    EXPECT_EQ(world.view(beyond).state(), proto::QUEUED) << "that would be beyond its own quota";
+    std::size_t left = 0;
+    for (const std::uint64_t job : borrowed) left += world.view(job).state() == proto::RUNNING ? 1u : 0u;
+    EXPECT_EQ(left, 1u) << "the quota of the other team stays its own";
+}
+
+TEST(Preemption, IsNoFailureAndCanBeSwitchedOff) {
+    WorldOptions options = with_preemption(1);
+    options.brain.preemption = false;
+    World world(options);
+    const std::uint64_t low = world.submit(command(4, {"sleep", "ms=20000"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(low).state() == proto::RUNNING; }));
+    world.run_for(seconds(6));
+    world.submit(of_priority(10, command(4, {"true"})));
+    world.run_for(seconds(5));
+    EXPECT_EQ(world.view(low).state(), proto::RUNNING);
+    EXPECT_EQ(world.view(low).restarts(), 0u);
 }
 
 TEST(Queue, TenThousandQueuedJobsAreReplayedAndListed) {

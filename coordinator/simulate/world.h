@@ -222,6 +222,7 @@ class World {
     // What the journal has said so far, for check.cpp.
     std::map<std::uint64_t, std::uint32_t> newest_attempt_;
     std::set<std::uint64_t> ended_jobs_;
+    std::set<std::uint64_t> evicted_for_;
     std::map<AttemptOf, std::uint64_t> ranks_exited_well_;
     std::map<std::uint64_t, std::map<std::uint64_t, bool>> committed_;   // job -> step -> good
 };

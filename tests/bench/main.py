@@ -6,7 +6,7 @@ import sys
 
 import common
 
-NAMES = ["launch"]
+NAMES = ["launch", "scheduler", "simulate"]
 
 
 def main():
