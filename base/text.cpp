@@ -248,6 +248,22 @@ Result<std::vector<std::string>> expand_node_list(std::string_view text) {
     return names;
 }
 
+bool is_utf8(std::string_view text) {
+    for (std::size_t i = 0; i < text.size();) {
+        const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+        const unsigned first = byte(i);
+        const std::size_t more = first < 0x80 ? 0 : first >= 0xC2 && first < 0xE0 ? 1 : first >= 0xE0 && first < 0xF0 ? 2 : first >= 0xF0 && first < 0xF5 ? 3 : 9;
+        if (more == 9 || i + more >= text.size() + (more == 0 ? 1 : 0)) return false;
+        for (std::size_t k = 1; k <= more; ++k) {
+            if ((byte(i + k) & 0xC0) != 0x80) return false;
+        }
+        const unsigned second = byte(i + 1);
+        if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) return false;
+        i += more + 1;
+    }
+    return true;
+}
+
 bool natural_less(std::string_view a, std::string_view b) {
     const auto digits = [](std::string_view text, std::size_t at) {
         std::size_t end = at;

@@ -29,6 +29,8 @@ bool natural_less(std::string_view a, std::string_view b);
 // sbatch's file patterns: %j %A %a %x %u %N %n %t %s %J %%, with a zero-padding width (%4t). `values` maps the letter to
 // its text; an unknown letter stays as it is.
 std::string expand_pattern(std::string_view pattern, const std::map<char, std::string>& values);
+// Whether every byte belongs to a character of UTF-8 (shortest forms, no surrogates), as protobuf's strings must.
+bool is_utf8(std::string_view text);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
 // "1h 02m", "3m 04s", "12.3s": for people.

@@ -90,5 +90,10 @@ TEST(When, IsReadAsSbatchReadsIt) {
     }
 }
 
+TEST(Utf8, TakesWholeCharactersInTheirShortestForm) {
+    for (const char* good : {"", "abc", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "a\xc3\xa9z"}) EXPECT_TRUE(is_utf8(good)) << good;
+    for (const char* bad : {"\xff", "\xc3", "a\xc3", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80", "\xe2\x82"}) EXPECT_FALSE(is_utf8(bad));
+}
+
 }  // namespace
 }  // namespace gangline

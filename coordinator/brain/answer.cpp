@@ -60,7 +60,7 @@ std::string next_try(const Job& job, std::int64_t now_ms) {
 
 std::string Brain::State::checkpoint_folder(const Job& job) const {
     if (!job.spec.checkpoint_folder().empty()) return job.spec.checkpoint_folder();
-    const std::string root = options.checkpoint_root.empty() ? job.home + "/.gangline/checkpoints" : options.checkpoint_root;
+    const std::string root = options.checkpoint_root.empty() ? job.account->home + "/.gangline/checkpoints" : options.checkpoint_root;
     return fmt::format("{}/job-{}", root, job.id);
 }
 

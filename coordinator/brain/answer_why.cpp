@@ -58,7 +58,12 @@ std::string clock(std::int64_t unix_ms, std::int64_t now_ms) {
 }  // namespace
 
 // Who has what, and which nodes take nothing new.
-Survey Brain::State::survey() const {
+const Survey& Brain::State::survey() const {
+    if (!outlook.survey || outlook.made_ms == 0) outlook.survey = std::make_shared<const Survey>(make_survey());
+    return *outlook.survey;
+}
+
+Survey Brain::State::make_survey() const {
     Survey found;
     for (const auto& [name, node] : facts.nodes) {
         const auto seen = nodes_now.find(name);
@@ -77,9 +82,9 @@ Survey Brain::State::survey() const {
             holder.cards += hold.cards.size();
             ++holder.nodes;
         }
-        if (!is_offerable(name)) continue;
+        if (node.lost || node.drained || !here || !seen->second.unwanted.empty()) continue;
         ++found.open;
-        found.free += node.cards_free();
+        found.free += static_cast<std::uint64_t>(node.info.cards_size()) - node.busy.size();
         found.all += static_cast<std::uint64_t>(node.info.cards_size());
     }
     return found;
@@ -145,7 +150,7 @@ void Brain::State::count_lacks(const Need& need, const Cluster& cluster, proto::
 }
 
 void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const {
-    const Survey nodes = survey();
+    const Survey& nodes = survey();
     const Need& need = facts.needs[job.need];
     out.set_sentence(fmt::format("Job {} waits: it needs {}; {} of {} cards on {} are free.", job.id, wanted(need), nodes.free, nodes.all,
                                  count(nodes.open, "open node", "open nodes")));

@@ -53,11 +53,13 @@ std::string Brain::dump() const { return state_->facts.dump(); }
 
 void Brain::State::begin(const Now& at) {
     now = at;
+    outlook.survey.reset();
     records.clear();
     others.clear();
 }
 
 std::vector<Action> Brain::State::finish() {
+    if (const auto next = timers.next(); next && now.steady - *next > kOverslept) forgive_our_sleep();
     while (const auto due = timers.take_due(now.steady)) expire(*due);
     for (const std::uint64_t id : std::vector<std::uint64_t>(verdicts.begin(), verdicts.end())) {
         Job* job = facts.find(id);
@@ -154,7 +156,12 @@ void Brain::State::handle(const TookOffice& event) {
         if (!node.lost) watch_silence(name);
     }
     const std::vector<std::uint64_t> active(facts.active.begin(), facts.active.end());
-    for (const std::uint64_t id : active) watch_run(*facts.find(id));
+    for (const std::uint64_t id : active) {
+        watch_run(*facts.find(id));
+        // Not before its nodes have said how long it has run.
+        const WaitKey limit{Wait::TimeLimit, id, {}};
+        if (timers.is_set(limit)) timers.set(limit, std::max(timers.when(limit), now.steady + options.node_timeout + 2 * kReturnGrace));
+    }
     for (const auto& [name, node] : facts.nodes) {
         if (node.lost) lose_parts_on(name, node.lost_reason);
     }

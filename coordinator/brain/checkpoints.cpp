@@ -40,6 +40,7 @@ void Brain::State::commit(const std::string& node, const proto::CommitRequest& r
         body.set_step(request.step());
         body.set_manifest_sha256(request.manifest_sha256());
         body.set_bytes(request.bytes());
+        body.set_keep(options.keep_checkpoints);
         record(std::move(committed));
     }
     answer.set_accepted(refused.empty());

@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@ namespace gangline::coordinator {
 inline constexpr Duration kForkedIsJoined = seconds(1);      // programs that join nothing
 inline constexpr Duration kVerdictDelay = milliseconds(100); // an echo may overtake its cause on another node
 inline constexpr Duration kReturnGrace = milliseconds(2500); // after a new coordinator: agents come back within it
+inline constexpr Duration kOverslept = seconds(1);          // a deadline found so late: we did not run, others may have
 inline constexpr Duration kSendAgain = seconds(2);           // an order without its answer
 inline constexpr std::uint32_t kCrashLoop = 2;        // the same user's failures in a row, without progress
 inline constexpr std::uint32_t kSignalCrashLoop = 3;  // the same rank by the same signal from outside, without progress
@@ -63,6 +65,7 @@ struct Fault {
     std::string node;                          // where it happened
     bool blame = false;                        // avoid that node
     bool final = false;                        // no restart helps
+    bool of_part = false;                      // a node's part failed as a whole (its shepherd died)
     Duration stalled{0};                       // nothing moved for this long before
 };
 
@@ -99,21 +102,6 @@ struct Roster {
     std::uint64_t version = 0;                 // Facts::nodes_known that it was made from
 };
 
-// What the last plan said of the jobs that wait: what `why` and `queue` answer from.
-struct Outlook {
-    struct Entry {
-        Standing standing = Standing::NoRoom;
-        std::int64_t promised_ms = 0;   // 0 = none
-        std::int64_t expected_ms = 0;   // 0 = cannot be told
-        std::uint64_t behind = 0;
-        std::uint32_t place = 0;        // in the order of the queue, from 1
-    };
-    std::map<std::uint64_t, Entry> jobs;
-    std::optional<Cluster> cluster;     // after the plan's starts
-    std::int64_t made_ms = 0;
-    std::int64_t estimated_ms = 0;
-};
-
 // Who has what, and which nodes take nothing new: what `why` counts.
 struct Survey {
     struct Holder {
@@ -130,6 +118,22 @@ struct Survey {
     std::uint64_t all = 0;
 };
 
+// What the last plan said of the jobs that wait: what `why` and `queue` answer from.
+struct Outlook {
+    struct Entry {
+        Standing standing = Standing::NoRoom;
+        std::int64_t promised_ms = 0;   // 0 = none
+        std::int64_t expected_ms = 0;   // 0 = cannot be told
+        std::uint64_t behind = 0;
+        std::uint32_t place = 0;        // in the order of the queue, from 1
+    };
+    std::unordered_map<std::uint64_t, Entry> jobs;
+    std::optional<Cluster> cluster;     // after the plan's starts
+    std::shared_ptr<const Survey> survey;  // made at the first question after the plan
+    std::int64_t made_ms = 0;
+    std::int64_t estimated_ms = 0;
+};
+
 struct Brain::State {
     explicit State(BrainOptions given) : options(std::move(given)) {}
 
@@ -143,7 +147,7 @@ struct Brain::State {
     TimePoint office_since;
     bool place_wanted = false;
     mutable Roster roster;                     // of facts.nodes; made anew when there is a new one
-    Outlook outlook;
+    mutable Outlook outlook;
     std::set<std::uint64_t> verdicts;          // jobs whose Run has a verdict
     // Of the step that is being made:
     Now now;
@@ -233,6 +237,7 @@ struct Brain::State {
     void finish_expired(Job& job);
     // ---- report.cpp
     void hear_report(const std::string& node, const proto::AttemptReport& report, bool by_shepherd);
+    void correct_time_limit(const Job& job, const proto::AttemptReport& report);
     void hear_progress(const std::string& node, const proto::AttemptReport& report, bool by_shepherd);
     void hear_stale(const std::string& node, const proto::AttemptReport& report);
     void hear_ranks(Job& job, const std::string& node, const proto::AttemptReport& report);
@@ -247,6 +252,7 @@ struct Brain::State {
     void missing_from_hello(const std::string& node, const AttemptKey& key);
     void send_again(const std::string& node, Duration older_than);
     void heard(const std::string& node);
+    void forgive_our_sleep();
     void watch_silence(const std::string& node);
     void silence_expired(const std::string& node);
     void lose_node(const std::string& node, std::string reason);
@@ -267,7 +273,8 @@ struct Brain::State {
     std::uint32_t position(const Job& job) const;
     void report(const Job& job, const Now& at, proto::Report& out) const;
     void why(const Job& job, const Now& at, proto::Why& out) const;
-    Survey survey() const;
+    Survey make_survey() const;
+    const Survey& survey() const;
     void relax(const Job& job, const Cluster& cluster, const Survey& nodes, const Now& at, proto::Why& out) const;
     void count_lacks(const Need& need, const Cluster& cluster, proto::Why& out) const;
     void why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const;

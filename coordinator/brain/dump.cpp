@@ -32,7 +32,7 @@ std::string dump_job(const Job& job) {
     std::string text = fmt::format(
         "job {} user={} {}:{} groups={} home={} state={} held={} by={} reason={} submitted={} ended={} exit={} "
         "user_failures={} without_progress={} best_step={}\n  spec {}\n",
-        job.id, job.user, job.uid, job.gid, fmt::join(job.groups, ","), job.home, proto::JobState_Name(job.state), job.held,
+        job.id, job.user, job.uid, job.gid, fmt::join(job.account->groups, ","), job.account->home, proto::JobState_Name(job.state), job.held,
         job.held_by, job.reason, job.submitted_ms, job.ended_ms, job.exit_code, job.user_failures, job.without_progress,
         job.best_step, job.full_spec().ShortDebugString());
     for (const Attempt& attempt : job.attempts) text += dump_attempt(attempt);

@@ -218,8 +218,10 @@ void Facts::apply_submitted(const proto::JobSubmitted& body, proto::JobSpec spec
     job.user = body.user();
     job.uid = body.uid();
     job.gid = body.gid();
-    job.groups.assign(body.groups().begin(), body.groups().end());
-    job.home = body.home();
+    Account account{{body.groups().begin(), body.groups().end()}, body.home()};
+    std::weak_ptr<const Account>& last = last_account_[job.user];
+    job.account = last.lock();
+    if (!job.account || *job.account != account) last = job.account = std::make_shared<const Account>(std::move(account));
     job.spec = std::move(spec);
     share_environment(job);
     const Need need = need_of(job.spec);
@@ -322,7 +324,7 @@ void Facts::apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms)
         attempt.end.set_outcome(body.outcome());
         attempt.end.set_cause(body.cause());
     }
-    if (body.has_progress()) job->last_progress = body.progress();
+    if (body.has_progress()) job->last_progress = std::make_shared<const proto::Progress>(body.progress());
     job->reason = body.cause();
     move(*job, body.next() == proto::RESTART ? JobSignal::Restart : JobSignal::End);
 }
@@ -354,7 +356,7 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
     job->ended_ms = unix_ms;
     job->exit_code = body.exit_code();
     job->reason = body.reason();
-    if (body.has_progress()) job->last_progress = body.progress();
+    if (body.has_progress()) job->last_progress = std::make_shared<const proto::Progress>(body.progress());
     if (!job->attempts.empty() && job->attempt().ended_ms == 0) {
         job->attempt().ended_ms = unix_ms;
         job->attempt().end.set_cause(body.reason());
@@ -393,6 +395,12 @@ void Facts::apply_committed(const proto::CheckpointCommitted& body, std::int64_t
     one.unix_ms = unix_ms;
     one.bytes = body.bytes();
     job->checkpoints.push_back(std::move(one));
+    if (body.keep() == 0) return;
+    std::size_t good = 0;
+    for (std::size_t i = job->checkpoints.size(); i-- > 0;) {  // steps rise: the newest are last
+        if (job->checkpoints[i].damaged || ++good <= body.keep()) continue;
+        job->checkpoints.erase(job->checkpoints.begin() + static_cast<std::ptrdiff_t>(i));
+    }
 }
 
 void Facts::apply_damaged(const proto::CheckpointFoundDamaged& body) {

@@ -81,6 +81,12 @@ struct QueueKey {
 // Jobs that one user submits from one place carry equal environments: they share one.
 using Environment = google::protobuf::RepeatedPtrField<proto::Variable>;
 
+struct Account {
+    std::vector<std::uint32_t> groups;
+    std::string home;
+    bool operator==(const Account&) const = default;
+};
+
 // Places that a waiting job keeps since others were told to leave them for it.
 struct Claim {
     std::vector<std::pair<std::string, std::uint32_t>> places;  // node, ranks
@@ -93,8 +99,7 @@ struct Job {
     std::string user;
     std::uint32_t uid = 0;
     std::uint32_t gid = 0;
-    std::vector<std::uint32_t> groups;
-    std::string home;
+    std::shared_ptr<const Account> account;           // shared by a user's jobs
     proto::JobSpec spec;                              // without its environment
     std::shared_ptr<const Environment> environment;   // nothing once the job has ended
     std::uint32_t need = 0;                           // index into Facts::needs
@@ -114,7 +119,7 @@ struct Job {
     std::uint32_t user_failures = 0;
     std::uint32_t without_progress = 0;           // restarts in a row
     std::uint64_t best_step = 0;                  // over ended attempts
-    std::optional<proto::Progress> last_progress;
+    std::shared_ptr<const proto::Progress> last_progress;
     std::shared_ptr<const Claim> claim;
     bool has_evicted = false;                     // once is all
     std::uint32_t preemptions = 0;                // how often others took its place
@@ -218,6 +223,7 @@ class Facts {
     std::map<std::pair<std::string, std::string>, std::uint64_t> by_idempotency_key_;
     std::deque<std::uint64_t> ended_;
     std::map<std::string, std::uint32_t> need_of_shape_;
+    std::map<std::string, std::weak_ptr<const Account>> last_account_;  // of each user
     std::map<std::string, std::weak_ptr<const Environment>> last_environment_;  // of each user
 };
 

@@ -26,6 +26,27 @@ void Brain::State::watch_silence(const std::string& node) {
     timers.set({Wait::Silence, 0, node}, seen.connected ? deadline : std::max(deadline, grace));
 }
 
+// We were stopped, or the machine was: what nodes and ranks said meanwhile waits unread, or was lost with its connection. They get
+// as long as after a start.
+void Brain::State::forgive_our_sleep() {
+    office_since = now.steady;
+    for (auto& [name, seen] : nodes_now) {
+        const Node* node = facts.node(name);
+        if (node == nullptr || node->lost) continue;
+        seen.heard = now.steady;
+        timers.set({Wait::Silence, 0, name}, now.steady + options.node_timeout + kReturnGrace);
+    }
+    for (const std::uint64_t id : facts.active) {
+        Job& job = *facts.find(id);
+        if (!is_live(job.state)) continue;
+        Run& run = run_of(job);
+        if (run.moved) run.moved = now.steady;
+        for (auto& [key, rank] : run.ranks) rank.moved = now.steady;
+        watch_run(job);
+        watch_progress(job);
+    }
+}
+
 // ---- hello
 
 void Brain::State::hello(const std::string& node, const proto::Hello& hello) {

@@ -447,6 +447,7 @@ void Brain::State::place_waiting() {
     const Plan plan = make_plan(cluster, input, now.unix_ms, {.promises = options.promises, .in_order = options.in_order, .estimates = estimates});
     if (estimates) outlook.estimated_ms = now.unix_ms;
     outlook.made_ms = now.unix_ms;
+    outlook.survey.reset();
     start_planned(plan, order);
     std::vector<Job*> blocked;
     for (Job* job : order) {
@@ -458,7 +459,8 @@ void Brain::State::place_waiting() {
 }
 
 void Brain::State::start_planned(const Plan& plan, const std::vector<Job*>& order) {
-    std::map<std::uint64_t, Outlook::Entry> jobs;
+    std::unordered_map<std::uint64_t, Outlook::Entry> jobs;
+    jobs.reserve(order.size());
     std::size_t waiting = 0;
     for (std::size_t i = 0; i < order.size(); ++i) {
         Job& job = *order[i];

@@ -74,8 +74,10 @@ bool Brain::State::may_reclaim(const Job& job, const Job& other) const {
 void Brain::State::plan_preemptions(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running) {
     std::optional<Cluster> trial;
     std::size_t tried = 0;
-    for (Job* job : blocked) {
-        const bool outranks = options.preemption && job->spec.priority() > lowest_running_priority();
+    const std::int32_t lowest = lowest_running_priority();
+    for (Job* job : blocked) {  // by priority, the highest first
+        const bool outranks = options.preemption && job->spec.priority() > lowest;
+        if (!outranks && options.fleet.teams.empty()) return;
         if (!may_evict(*job) || !(outranks || options.fleet.team_of(job->user) != nullptr)) continue;
         if (++tried > options.promises) return;
         const std::vector<Victim> victims = victims_for(*job, running);

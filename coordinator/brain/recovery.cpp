@@ -26,6 +26,13 @@ std::int32_t exit_code_of(const Job& job, proto::JobState outcome) {
     return end.exit_code() != 0 ? end.exit_code() : 1;
 }
 
+// "n1: the shepherd of this attempt died", whichever node it was.
+bool is_same_failure(std::string_view a, std::string_view b) {
+    const auto what = [](std::string_view cause) { return cause.substr(std::min(cause.find(": "), cause.size())); };
+    const std::string_view first = what(a);
+    return !first.empty() && first.starts_with(what(b));
+}
+
 // How many attempts in a row, the one that `fault` ends included, have ended like it with no progress in between.
 std::uint32_t same_in_a_row(const Job& job, const Fault& fault, bool advanced) {
     std::uint32_t count = 1;
@@ -35,6 +42,7 @@ std::uint32_t same_in_a_row(const Job& job, const Fault& fault, bool advanced) {
         const proto::AttemptEnding& end = job.attempts[job.attempts.size() - back].end;
         if (end.kind() != fault.kind || end.exit_code() != fault.exit_code || end.signal() != fault.signal) break;
         if (fault.kind == proto::INFRASTRUCTURE && end.rank() != fault.rank) break;
+        if (fault.of_part && !is_same_failure(end.cause(), fault.cause)) break;
         ++count;
     }
     return count;
@@ -135,13 +143,15 @@ void Brain::State::end_attempt(Job& job, Fault fault) {
             restart = false;
             fault.cause += "; the same failure as before and no progress in between: a crash loop, not tried again";
         }
-    } else if (restart && fault.kind == proto::INFRASTRUCTURE && fault.rank >= 0 && fault.signal != 0 && same >= 2) {
+    } else if (restart && fault.kind == proto::INFRASTRUCTURE && same >= 2 &&
+               ((fault.rank >= 0 && fault.signal != 0) || fault.of_part)) {
         fault.blame = true;
         if (same >= kSignalCrashLoop) {
             restart = false;
-            fault.cause += fmt::format("; the same rank by the same signal {} times, elsewhere too where there is another node, and no "
-                                       "progress in between: a crash loop, not tried again (is it out of memory?)",
-                                       same);
+            fault.cause += fmt::format("; {} {} times, elsewhere too where there is another node, and no progress in between: a crash loop, "
+                                       "not tried again{}",
+                                       fault.of_part ? "the same" : "the same rank by the same signal", same,
+                                       fault.of_part ? "" : " (is it out of memory?)");
         }
     }
     if (restart && fault.kind == proto::INFRASTRUCTURE && job.spec.no_requeue()) {

@@ -88,6 +88,7 @@ void Brain::State::hear_report(const std::string& node, const proto::AttemptRepo
     if (!report.gang_key().empty()) seen.gang_key = report.gang_key();
     if (!report.gang_endpoint().empty()) seen.gang_endpoint = report.gang_endpoint();
     if (report.master_port() != 0) seen.master_port = report.master_port();
+    correct_time_limit(*job, report);
     hear_ranks(*job, node, report);
     for (const std::string& what : report.faults()) hear_fault(*job, job->attempt().parts[part].place.first_rank(), what);
     if (is_ending(job->state)) {
@@ -96,6 +97,15 @@ void Brain::State::hear_report(const std::string& node, const proto::AttemptRepo
         return;
     }
     hear_live(*job, part, report);
+}
+
+// The wall clock may have been put forward or back while we were away: the gang's own time counts.
+void Brain::State::correct_time_limit(const Job& job, const proto::AttemptReport& report) {
+    if (report.running_ms() == 0 || !is_launched(job.state) || job.attempt().launched_ms == 0) return;
+    const auto left_ms = job.time_left_ms(job.attempt().launched_ms);  // when it was launched
+    if (!left_ms) return;
+    const TimePoint due = now.steady + milliseconds(std::max<std::int64_t>(0, *left_ms - static_cast<std::int64_t>(report.running_ms())));
+    timers.set({Wait::TimeLimit, job.id, {}}, due);
 }
 
 // In a heartbeat. Without a revision it carries nothing but progress and process states.
@@ -173,6 +183,7 @@ std::optional<Fault> Brain::State::fault_in(Job& job, std::size_t part, const pr
         fault.kind = report.failure_is_users() ? proto::USER : proto::INFRASTRUCTURE;
         fault.exit_code = report.failure_is_users() ? 1 : 0;
         fault.node = node;
+        fault.of_part = !report.failure_is_users();
         fault.blame = job.state == proto::RESERVED && !report.failure_is_users();
         return fault;
     }

@@ -44,6 +44,7 @@ class Timers {
         order_.insert({when, key});
     }
     bool is_set(const WaitKey& key) const { return when_.count(key) != 0; }
+    TimePoint when(const WaitKey& key) const { return when_.at(key); }
     void clear(const WaitKey& key) {
         const auto found = when_.find(key);
         if (found == when_.end()) return;

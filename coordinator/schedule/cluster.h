@@ -105,6 +105,7 @@ class Cluster {
     const Room& free(std::uint32_t node) const { return nodes_[node].free; }
     bool is_open(std::uint32_t node) const { return nodes_[node].open; }
     std::uint64_t free_cards() const { return free_cards_; }  // on open nodes
+    std::uint32_t most_cards() const { return stride_ - 1; }  // of a node
     Ms first_promise() const { return first_promise_; }       // kNever: none
     std::uint32_t whole_free_nodes() const;                   // open, nobody on them
 

@@ -6,8 +6,8 @@
 namespace gangline::coordinator {
 namespace {
 
-constexpr std::size_t kMostFailedTries = 6;   // at one event: an estimate may miss a hole
-constexpr std::size_t kPatientEvents = 8;     // the first job is guarded when it has waited for more
+constexpr std::size_t kMostFailedTries = 3;   // at one event: an estimate may miss a hole
+constexpr std::size_t kPatientEvents = 16;     // the first job is guarded when it has waited for more; one node's worth is not: it comes round soon
 
 struct Head {
     std::size_t job = 0;      // its place in the queue
@@ -100,7 +100,7 @@ class Film {
                 }
                 continue;
             }
-            if (is_first && ++blocked_ > kPatientEvents && guarded_ != head.job) guard(head);
+            if (is_first && ++blocked_ > kPatientEvents && guarded_ != head.job && head.cards > cluster_.most_cards()) guard(head);
             if (head.cards <= cluster_.free_cards() && ++failed == kMostFailedTries) return;
             ++at;
         }

@@ -303,6 +303,31 @@ TEST(Fault, TheSameRankKilledAgainAndAgainWithoutProgressMovesThenStops) {
     expect_ended(world, job, proto::FAILED);
 }
 
+TEST(Fault, ACoordinatorThatWasStoppedForAMinuteLosesNoNode) {
+    World world(two_nodes());
+    const std::uint64_t job = world.submit(training(4, 2));
+    ASSERT_TRUE(world.run_until([&] { return world.step_of(job) > 30; }));
+    world.sleep_coordinator(seconds(60));
+    expect_ended(world, job, proto::COMPLETED);
+    EXPECT_EQ(world.view(job).restarts(), 0u);
+}
+
+TEST(Fault, AShepherdThatDiesOnEachNodeEndsTheJobAsACrashLoop) {
+    World world(two_nodes());
+    const std::uint64_t job = world.submit(command(1, {"sleep", "ms=50000"}));
+    std::vector<std::string> nodes;
+    while (!is(world, job, proto::FAILED) && nodes.size() < 10) {
+        ASSERT_TRUE(world.run_until([&] { return world.live_ranks(job) == 1; }));
+        nodes.push_back(world.view(job).gang(0).node());
+        world.kill_shepherd(nodes.back(), {job, world.view(job).attempt()});
+        ASSERT_TRUE(world.run_until([&] { return world.live_ranks(job) == 0 && !is(world, job, proto::PREPARING); }));
+        world.run_for(milliseconds(700));
+    }
+    ASSERT_EQ(nodes.size(), 3u);
+    EXPECT_NE(nodes[2], nodes[0]);
+    EXPECT_THAT(world.view(job).reason(), HasSubstr("crash loop"));
+}
+
 TEST(Fault, ANodeThatDoesNotPrepareIsBlamedAndReplaced) {
     WorldOptions options = two_nodes();
     options.nodes = 3;

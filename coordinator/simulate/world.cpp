@@ -108,8 +108,16 @@ void World::deliver(Event event) {
     });
 }
 
+// SIGSTOP for a while: what arrives waits.
+void World::sleep_coordinator(Duration duration) {
+    asleep_until_ = now_ + duration;
+    run_for(duration);
+}
+
 void World::step_coordinator() {
+    if (now_ < asleep_until_) return at(asleep_until_, [this] { step_coordinator(); });
     inbox_scheduled_ = false;
+    if (!brain_) return;
     std::vector<Event> events;
     events.swap(inbox_);
     std::vector<Action> actions = brain_->step(events, virtual_now());

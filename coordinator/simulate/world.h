@@ -116,6 +116,7 @@ class World {
     void run_for(Duration duration);
     void start_coordinator();
     void kill_coordinator();
+    void sleep_coordinator(Duration duration);
     void start_agent(const std::string& node);
     void kill_agent(const std::string& node);
     void kill_node(const std::string& node);            // machine: agent, shepherds and ranks
@@ -201,6 +202,7 @@ class World {
     std::uint64_t coordinator_starts_ = 0;
     std::vector<coordinator::Event> inbox_;
     bool inbox_scheduled_ = false;
+    TimePoint asleep_until_;
     std::uint64_t deadline_generation_ = 0;
     std::uint64_t actions_done_ = 0;
     std::optional<std::uint64_t> dies_at_action_;

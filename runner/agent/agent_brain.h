@@ -106,6 +106,7 @@ class AgentBrain {
         proto::AttemptReport report;
         std::string told;                      // digest of what the coordinator has heard
         bool connected = false;
+        TimePoint heard;                       // from its shepherd, while connected
         std::uint64_t request = 0;
     };
     struct Spare {
@@ -155,6 +156,7 @@ class AgentBrain {
     void has_left(const AttemptNote& note);
     proto::ReapRequest reap_request(Key key) const;
     void end_late_ones();
+    void end_silent_ones(bool overslept);
     void gone(Key key, Attempt& attempt);
     void send_prepared_state(Key key, Attempt& attempt);
     void tell_report(Attempt& attempt, bool always);

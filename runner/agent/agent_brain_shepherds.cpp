@@ -11,6 +11,8 @@ namespace {
 
 constexpr Duration kAbandonLimit = seconds(8);
 constexpr Duration kLeavingLimit = seconds(8);
+constexpr Duration kShepherdSilent = seconds(30);  // it answers a ping each heartbeat, whatever its ranks do
+constexpr Duration kOverslept = seconds(5);        // we did not run ourselves: nobody was silent
 
 }  // namespace
 
@@ -21,6 +23,7 @@ void AgentBrain::handle(const FromShepherdEvent& event) {
     if (Spare* spare = spare_by_socket(event.socket_name)) spare->ready = spare->ready || event.message.has_ready();
     Attempt* attempt = by_socket(event.socket_name, key);
     if (attempt == nullptr) return;
+    attempt->heard = now_.steady;
     proto::NodeMessage message;
     switch (event.message.body_case()) {
         case proto::FromShepherd::kReport: {
@@ -45,6 +48,7 @@ void AgentBrain::handle(const ShepherdUp& event) {
     Key key;
     if (Attempt* attempt = by_socket(event.socket_name, key)) {
         attempt->connected = true;
+        attempt->heard = now_.steady;
         attempt->deadline.reset();
         if (attempt->stop) attempt->deadline = now_.steady + milliseconds(attempt->stop->grace_ms()) + options_.stop_slack;
         attempt->state = State::Live;
@@ -231,6 +235,18 @@ void AgentBrain::end_late_ones() {
     }
 }
 
+// A shepherd that is stopped or hangs cannot end its part, nor tell of its end: it is killed, and what it left is reaped.
+void AgentBrain::end_silent_ones(bool overslept) {
+    for (auto& [key, attempt] : attempts_) {
+        if (!attempt.connected || attempt.state != State::Live) continue;
+        if (overslept) attempt.heard = now_.steady;
+        if (now_.steady - attempt.heard < kShepherdSilent) continue;
+        attempt.heard = now_.steady;
+        say(fmt::format("shepherd_silent job={} attempt={} pid={}", key.job, key.attempt, attempt.note.shepherd.pid));
+        actions_.push_back(KillShepherd{attempt.note.shepherd});
+    }
+}
+
 void AgentBrain::handle(const AgentTick&) {
     if (refill_at_ && *refill_at_ <= now_.steady) refill_spares();
     if (abandon_by_ && *abandon_by_ <= now_.steady) {
@@ -239,6 +255,7 @@ void AgentBrain::handle(const AgentTick&) {
     }
     end_late_ones();
     if (next_beat_ > now_.steady) return;
+    end_silent_ones(now_.steady - next_beat_ > kOverslept);
     next_beat_ = now_.steady + options_.heartbeat;
     if (!hello_by_) beat();
     proto::ToShepherd ping;

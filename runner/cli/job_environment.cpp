@@ -44,14 +44,22 @@ Result<void> check_size(const std::string& name, const std::string& value) {
 Result<void> add_all(const Surroundings& here, Environment& out, std::vector<std::string>& warnings) {
     const bool inside_a_job = here.environment.contains("GANGLINE_MARK");
     std::vector<std::string> left_out;
+    std::vector<std::string> not_text;
     for (const auto& [name, value] : here.environment) {
         if (inside_a_job && belongs_to_an_outer_job(name)) continue;
         if (!good_name(name)) {
             left_out.push_back(name);
             continue;
         }
+        if (!is_utf8(value)) {
+            not_text.push_back(name);
+            continue;
+        }
         if (const auto fits = check_size(name, value); !fits) return fits.error();
         out[name] = value;
+    }
+    if (!not_text.empty()) {
+        warnings.push_back(fmt::format("not given to the job, their values are not UTF-8: {}", fmt::join(not_text, ", ")));
     }
     if (!left_out.empty()) {
         warnings.push_back(fmt::format("not given to the job, their names are not plain ones: {}",

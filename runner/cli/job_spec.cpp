@@ -29,10 +29,31 @@ class Builder {
                                 &Builder::take_order, &Builder::take_environment}) {
             if (const auto done = (this->*step)(); !done) return done.error();
         }
+        if (const auto text = check_text(); !text) return text.error();
         return std::move(built_);
     }
 
   private:
+    // What travels as text must be text.
+    Result<void> check_text() {
+        const auto check = [](const std::string& what, const std::string& value) -> Result<void> {
+            if (is_utf8(value)) return {};
+            return Error{Code::InvalidArgument, what + " is not UTF-8: write it in UTF-8, or give the program such bytes in a file"};
+        };
+        for (const auto& [what, value] : {std::pair{"--job-name", &spec().name()}, {"the job script", &spec().script()}, {"the working folder", &spec().cwd()},
+                                          {"--output", &spec().output()}, {"--error", &spec().error()}, {"--comment", &spec().comment()},
+                                          {"--checkpoint-dir", &spec().checkpoint_folder()}, {"--dependency", &spec().dependency()}}) {
+            if (const auto good = check(what, *value); !good) return good;
+        }
+        for (int i = 0; i < spec().argv_size(); ++i) {
+            if (const auto good = check(fmt::format("argument {} of the program", i), spec().argv(i)); !good) return good;
+        }
+        for (int i = 0; i < spec().script_args_size(); ++i) {
+            if (const auto good = check(fmt::format("argument {} of the script", i + 1), spec().script_args(i)); !good) return good;
+        }
+        return {};
+    }
+
     proto::JobSpec& spec() { return built_.spec; }
 
     void warn(std::string text) { built_.warnings.push_back(std::move(text)); }

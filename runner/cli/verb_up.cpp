@@ -121,6 +121,22 @@ void kill_parts(const std::vector<StartedPart>& parts) {
     wait_gone(ids, kEndTime);
 }
 
+// Everything runs already: does the coordinator answer?
+Result<void> answers(const LocalClusterPlan& plan) {
+    auto keys = read_key_file(plan.folder + "/client.key");
+    if (!keys) return keys.error();
+    auto client = Client::connect({plan.users_endpoint, plan.coordinator_key, std::move(keys).value(), plan.folder});
+    if (!client) return client.error();
+    proto::Request ping;
+    ping.mutable_ping();
+    if ((*client)->ask(ping, seconds(3))) return {};
+    const Pids pids = read_pids(plan.folder);
+    const auto coordinator = pids.find("coordinator");
+    const pid_t pid = coordinator == pids.end() ? 0 : coordinator->second.pid;
+    return Error{Code::Unavailable, fmt::format("the coordinator (process {}) runs but does not answer: it is stopped, or hangs. Let it go on (kill -CONT {}), or end it "
+                                                "(kill -9 {}) and say 'gangline up' again: no job is lost", pid, pid, pid)};
+}
+
 }  // namespace
 
 int run_up(const Line& line) {
@@ -134,6 +150,9 @@ int run_up(const Line& line) {
     auto plan = wanted_plan(line, folder, is_new);
     if (!plan) return fail(line, plan.error());
     if (const auto made = make_cluster_files(*plan); !made) return fail(line, made.error());
+    if (is_new) {  // before anything starts: however this ends, `down` finds all of it
+        if (const auto written = write_plan(*plan); !written) return fail(line, written.error());
+    }
 
     Pids pids = read_pids(folder);
     std::vector<StartedPart> started;
@@ -144,15 +163,15 @@ int run_up(const Line& line) {
         if (!begun) return fail(line, begun.error());
         pids[part.name] = begun->id;
         started.push_back(std::move(begun).value());
+        if (const auto written = write_pids(folder, pids); !written) return fail(line, written.error());
     }
-    if (const auto written = write_pids(folder, pids); !written) return fail(line, written.error());
     if (const auto ready = wait_ready(started, folder, kStartTime, nullptr); !ready) {
         kill_parts(started);
         if (is_new) static_cast<void>(remove_tree(folder).ok());
         return fail(line, ready.error());
     }
-    if (is_new) {
-        if (const auto written = write_plan(*plan); !written) return fail(line, written.error());
+    if (started.empty()) {
+        if (const auto well = answers(*plan); !well) return fail(line, well.error());
     }
     if (line.json()) {
         nlohmann::ordered_json up = {{"cluster", plan->cluster}, {"users", plan->users_endpoint},
@@ -242,15 +261,9 @@ void stop_parts(const LocalClusterPlan& plan, Downfall& fall) {
     if (!words.empty()) fall.done.push_back(fmt::format("stopped {}", fmt::join(words, " and ")));
 }
 
-// After this nothing of the cluster runs and none of its shared memory is there.
-void prove_empty(const LocalClusterPlan& plan, Downfall& fall) {
-    for (const LocalNode& node : plan.nodes) {
-        if (!run_part(clean_part(plan, node), plan.folder, seconds(20))) {
-            fall.trouble.push_back(fmt::format("node {} could not be proved empty:{}", node.name,
-                                               log_tail(plan.folder, node.name + "-clean")));
-        }
-    }
-    const std::vector<ProcessId> left = wait_gone(parts_naming(plan.folder), seconds(1));   // spares are just leaving
+// Parts of ours that were started with this folder's paths and are still there.
+void end_named(const std::string& folder, Downfall& fall) {
+    const std::vector<ProcessId> left = wait_gone(parts_naming(folder), seconds(1));   // spares are just leaving
     for (const ProcessId& id : left) ::kill(id.pid, SIGKILL);
     for (const ProcessId& id : wait_gone(left, seconds(5))) {
         fall.trouble.push_back(fmt::format("process {} cannot be ended", id.pid));
@@ -259,6 +272,17 @@ void prove_empty(const LocalClusterPlan& plan, Downfall& fall) {
         fall.done.push_back(fmt::format("ended {} process{} that a dead agent left", left.size(),
                                         left.size() == 1 ? "" : "es"));
     }
+}
+
+// After this nothing of the cluster runs and none of its shared memory is there.
+void prove_empty(const LocalClusterPlan& plan, Downfall& fall) {
+    for (const LocalNode& node : plan.nodes) {
+        if (!run_part(clean_part(plan, node), plan.folder, seconds(20))) {
+            fall.trouble.push_back(fmt::format("node {} could not be proved empty:{}", node.name,
+                                               log_tail(plan.folder, node.name + "-clean")));
+        }
+    }
+    end_named(plan.folder, fall);
     for (const pid_t pid : all_pids()) {
         const auto mark = process_environment(pid, "GANGLINE_MARK");
         const auto stat = process_stat(pid);
@@ -293,6 +317,9 @@ int run_down(const Line& line) {
         LocalClusterPlan ruin;
         ruin.folder = folder;
         stop_parts(ruin, fall);
+        end_named(folder, fall);
+    } else {
+        end_named(folder, fall);  // an `up` that was killed at its very start
     }
     if (is_there && fall.trouble.empty() && line.has("keep")) {
         ::unlink((folder + "/pids.json").c_str());     // its absence says: down, and can be brought up again

@@ -197,6 +197,8 @@ std::vector<std::string> rank_environment(const EnvironmentOfNode& node, const G
     add_tools(variables, node);
     variables["RANK"] = variables["SLURM_PROCID"] = std::to_string(rank);
     variables["WORLD_SIZE"] = std::to_string(world_size(node.gang));
+    // A single rank has no PMIx server; Open MPI would start a daemon beside it, whose death would be the rank's.
+    if (world_size(node.gang) == 1) variables.emplace("OMPI_MCA_ess_singleton_isolated", "1");
     variables["LOCAL_RANK"] = variables["SLURM_LOCALID"] = std::to_string(local);
     variables["LOCAL_WORLD_SIZE"] = std::to_string(here.rank_count());
     variables["NODE_RANK"] = std::to_string(node.node_index);

@@ -239,6 +239,7 @@ proto::AttemptReport Shepherd::make_report() {
     report.set_shepherd_pid(::getpid());
     report.set_master_port(master_port_);
     report.set_script_ended(script_ended_);
+    if (launched_at_) report.set_running_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(1, to_ms(now().steady - *launched_at_))));
     return report;
 }
 

@@ -191,6 +191,7 @@ class Shepherd {
     TimePoint killing_since_{};
     bool killing_ = false;
     bool slow_death_said_ = false;
+    std::optional<TimePoint> launched_at_;
     bool stopped_ = false;                   // by order, not by the ranks' own end
     TimePoint own_line_at_{};
     std::uint64_t epoch_ = 0;

@@ -32,6 +32,7 @@ void Shepherd::on_launch(const proto::Launch& launch) {
         return;
     }
     launch_ = launch;
+    launched_at_ = now().steady;
     log_info("launch job={} attempt={} ranks={}", id_.job(), id_.attempt(), here().rank_count());
     if (link_) {
         if (auto connected = link_->connect(launch); !connected) return fail({connected.error().message, false, 0});
