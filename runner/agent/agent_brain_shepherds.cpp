@@ -11,7 +11,7 @@ namespace {
 
 constexpr Duration kAbandonLimit = seconds(8);
 constexpr Duration kLeavingLimit = seconds(8);
-constexpr Duration kShepherdSilent = seconds(30);  // it answers a ping each heartbeat, whatever its ranks do
+constexpr Duration kShepherdSilent = seconds(20);  // less than the progress timeout, so that the right one is blamed; it answers a ping each heartbeat, whatever its ranks do
 constexpr Duration kOverslept = seconds(5);        // we did not run ourselves: nobody was silent
 
 }  // namespace

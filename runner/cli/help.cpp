@@ -13,6 +13,7 @@ struct Machine {
 };
 constexpr Machine kOtherVerbs[] = {
     {"launch", "inside a job script: start ranks (`srun` is the same program)"},
+    {"simulate", "what if: a cluster, its jobs and faults on virtual time"},
     {"coordinator", "the cluster's brain, as a daemon"},
     {"agent", "a node's side, as a daemon"},
     {"execd", "starts shepherds as their users (root, where several users share nodes)"},

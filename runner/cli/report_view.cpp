@@ -69,6 +69,9 @@ std::string why_text(const proto::Why& why) {
     if (why.position() > 0) text += fmt::format("  position {} in the queue\n", why.position());
     for (const std::string& clause : why.clauses()) text += fmt::format("  - {}\n", one_line(clause));
     if (!why.sooner().empty()) text += fmt::format("  sooner: {}\n", one_line(why.sooner()));
+    for (const std::string& other : why.relaxed()) {
+        if (other != why.sooner()) text += fmt::format("      or: {}\n", one_line(other));
+    }
     return text;
 }
 

@@ -29,6 +29,21 @@ def launch_time(command, ranks, env=None):
         shutil.rmtree(folder)
 
 
+def singletons_time(ranks):
+    """The raw limit on this machine: the same programs started at once as singletons: no launcher, no daemon, nothing exchanged."""
+    folder = common.fresh_folder()
+    env = dict(os.environ, OMPI_MCA_ess_singleton_isolated="1", OMPI_MCA_pml="ob1", OMPI_MCA_btl="self,vader,tcp")
+    try:
+        start = time.monotonic()
+        running = [subprocess.Popen([MPI_STAMP, folder], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(ranks)]
+        last, _ = common.wait_stamps(folder, ranks)
+        for process in running:
+            process.wait(60)
+        return last - start
+    finally:
+        shutil.rmtree(folder)
+
+
 def submit_time(cluster, ranks, nodes, program):
     folder = common.fresh_folder()
     try:
@@ -50,16 +65,18 @@ def l1(rows, rounds):
     env["GANGLINE_STATE"] = state
     with common.Cluster(2, 8) as cluster:
         for ranks in (4, 16):
-            times = {"run": [], "submit": [], "tuned": [], "shipped": []}
+            times = {"run": [], "submit": [], "tuned": [], "shipped": [], "raw": []}
             for _ in range(rounds):
                 times["run"].append(launch_time([common.GANGLINE, "run", "--ranks", str(ranks), "--virtual-nodes", "2", "--"], ranks, env))
                 cluster.settle()
                 times["submit"].append(submit_time(cluster, ranks, 2, MPI_STAMP))
+                times["raw"].append(singletons_time(ranks))
                 if have_mpirun:
                     times["tuned"].append(launch_time([*common.TUNED_MPIRUN, "-n", str(ranks)], ranks))
                     times["shipped"].append(launch_time([*common.SHIPPED_MPIRUN, "-n", str(ranks)], ranks))
             for kind, what in (("submit", "submit to a standing cluster"), ("run", "run: private cluster brought up, job")):
                 text = f"{what} -> all {ranks} ranks through MPI_Init, 2 nodes"
+                rows.row("L1", text, times[kind], "s", times["raw"], "the ranks alone, as singletons")
                 if have_mpirun:
                     rows.row("L1", text, times[kind], "s", times["tuned"], "mpirun tuned", "<= 1")
                     rows.row("L1", text, times[kind], "s", times["shipped"], "mpirun as shipped", "<= 1/3")
