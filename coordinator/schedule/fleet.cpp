@@ -43,7 +43,7 @@ struct Section {
 Line line_of(const toml::node& node) { return node.source().begin.line; }
 
 // Quoted, of bounded length, printable.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
     constexpr std::size_t kShown = 60;
     std::string shown = "\"";
     for (const char c : text.substr(0, kShown)) shown += c >= ' ' && c <= '~' ? c : '?';
@@ -52,7 +52,7 @@ std::string quoted(std::string_view text) {
 
 // A node as a person would name it: the value, or for what has parts the kind.
 std::string shown(const toml::node& node) {
-    if (const auto* text = node.as_string()) return quoted(text->get());
+    if (const auto* text = node.as_string()) return in_quotes(text->get());
     if (const auto* whole = node.as_integer()) return fmt::format("{}", whole->get());
     if (const auto* real = node.as_floating_point()) return fmt::format("{}", real->get());
     if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
@@ -89,7 +89,7 @@ std::string suggestion(std::string_view word, const Words& known) {
             best = &candidate;
         }
     }
-    return best == nullptr ? "" : fmt::format("; did you mean {}?", quoted(*best));
+    return best == nullptr ? "" : fmt::format("; did you mean {}?", in_quotes(*best));
 }
 
 std::string listed(const Words& words) { return words.empty() ? "none" : fmt::format("{}", fmt::join(words, ", ")); }
@@ -108,7 +108,7 @@ bool is_name(std::string_view text, NameKind kind) {
     });
 }
 
-std::string bare_or_quoted(std::string_view key) { return is_name(key, NameKind::Plain) ? std::string(key) : quoted(key); }
+std::string bare_or_quoted(std::string_view key) { return is_name(key, NameKind::Plain) ? std::string(key) : in_quotes(key); }
 
 // The first line with more dots in a row of words than any key here has parts; 0: none. A dotted key nests one table a dot,
 // and tables are freed by recursion, so their depth is bounded before parsing.
@@ -177,7 +177,7 @@ class FleetReader {
         const char* allowed = "letters, digits, '.', '_' and '-'";
         if (kind == NameKind::User) allowed = "letters, digits, '.', '_', '-' and '@'";
         fail(line, name.empty() ? fmt::format("{}: the name is empty; write one of {}", key, allowed)
-                                : fmt::format("{}: {} is not a name; allowed are {}", key, quoted(name), allowed));
+                                : fmt::format("{}: {} is not a name; allowed are {}", key, in_quotes(name), allowed));
         return false;
     }
 
@@ -302,7 +302,7 @@ class FleetReader {
                 model.billing = Billing::Node;
             } else if (*billing != "card") {
                 fail(line_of(*at.table.get("billing")),
-                     fmt::format("{}: {} is refused; write \"card\" or \"node\"", at.of("billing"), quoted(*billing)));
+                     fmt::format("{}: {} is refused; write \"card\" or \"node\"", at.of("billing"), in_quotes(*billing)));
             }
         }
         if (const toml::node* peak = at.table.get("peak_flops")) {
@@ -336,9 +336,9 @@ class FleetReader {
         if (described.rack.empty() || is_block_refused) return;
         const auto [first, is_new] = rack_blocks_.try_emplace(described.rack, First{described.block, at.line()});
         if (is_new || first->second.where == described.block) return;
-        const auto in_words = [](const std::string& block) { return block.empty() ? "no block" : "block " + quoted(block); };
+        const auto in_words = [](const std::string& block) { return block.empty() ? "no block" : "block " + in_quotes(block); };
         fail(at.line(), fmt::format("rack.block: rack {} stands in {}, and on line {} in {}; a rack stands in one block",
-                                    quoted(described.rack), in_words(described.block), first->second.line,
+                                    in_quotes(described.rack), in_words(described.block), first->second.line,
                                     in_words(first->second.where)));
     }
 
@@ -375,7 +375,7 @@ class FleetReader {
             if (is_new) {
                 fleet_.nodes.emplace(name, described).first->second.name = name;
             } else {
-                fail(line, fmt::format("{}: node {} is described twice, first on line {}; keep one", at.of(key), quoted(name),
+                fail(line, fmt::format("{}: node {} is described twice, first on line {}; keep one", at.of(key), in_quotes(name),
                                        first->second));
             }
         }
@@ -392,7 +392,7 @@ class FleetReader {
             } else {
                 fail(std::max(line, first->second.line),
                      fmt::format("{}: user {} is in {} (line {}) and in {} (line {}); a user is named once", at.of("users"),
-                                 quoted(user), quoted(first->second.where), first->second.line, quoted(name), line));
+                                 in_quotes(user), in_quotes(first->second.where), first->second.line, in_quotes(name), line));
             }
         });
         if (team.quota_cards && team.most_cards && *team.quota_cards > *team.most_cards) {
@@ -410,14 +410,14 @@ class FleetReader {
         for (const Use& use : uses_) {
             if (fleet_.models.contains(use.model)) continue;
             fail(use.line, fmt::format("{}: {} is no card model; described are: {}{}; or describe it in [cards.{}]", use.key,
-                                       quoted(use.model), listed(models), suggestion(use.model, models), use.model));
+                                       in_quotes(use.model), listed(models), suggestion(use.model, models), use.model));
         }
         const Words teams = keys_of(fleet_.teams);
         for (const auto& [name, team] : fleet_.teams) {
             if (team.parent.empty() || fleet_.teams.contains(team.parent)) continue;
             fail(team_line(name, "parent"),
                  fmt::format("teams.{}.parent: {} is no team; teams are: {}{}; leave parent out to stand in the cluster itself",
-                             name, quoted(team.parent), listed(teams), suggestion(team.parent, teams)));
+                             name, in_quotes(team.parent), listed(teams), suggestion(team.parent, teams)));
         }
         if (!wrong_) check_tree();
     }
@@ -491,7 +491,10 @@ Result<Fleet> parse_fleet(std::string_view toml) {
     if (const Line line = line_nested_too_deep(toml); line != 0) {
         return Error{Code::InvalidArgument, fmt::format("line {}: a key of more than 32 parts; no key here has over 4", line)};
     }
-    const toml::parse_result parsed = toml::parse(toml);
+    // toml++ 3 runs into undefined behaviour on some characters beyond ASCII. They stand in comments only: no value here takes one.
+    std::string ascii(toml);
+    std::replace_if(ascii.begin(), ascii.end(), [](char c) { return (static_cast<unsigned char>(c) & 0x80) != 0; }, '?');
+    const toml::parse_result parsed = toml::parse(ascii);
     if (!parsed) {
         const auto& error = parsed.error();
         return Error{Code::InvalidArgument, fmt::format("line {}, column {}: not TOML: {}", error.source().begin.line,
