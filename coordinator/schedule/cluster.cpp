@@ -53,6 +53,10 @@ Cluster::Cluster(const std::vector<NodeSeed>& seeds) {
             }
         }
     }
+    for (const Domain& domain : domains_) {
+        std::uint32_t& largest = largest_[static_cast<std::size_t>(domain.level)];
+        largest = std::max(largest, domain.end - domain.begin);
+    }
     for (std::uint32_t i = 0; i < count; ++i) {
         NodeState& node = nodes_[i];
         node.all = seeds[i].all;
@@ -97,7 +101,7 @@ void Cluster::give(std::uint32_t index, const Room& room, bool back) {
     if (!promised_.empty() && node.promises.empty()) tally(unpromised_, node, std::min(before, after) + 1, std::max(before, after) + 1, more);
 }
 
-std::uint32_t Cluster::add(const Shape& shape, const Shares& shares, Ms end) {
+std::uint32_t Cluster::add(const Shape& shape, Shares shares, Ms end) {
     std::uint32_t number = 0;
     if (unused_.empty()) {
         number = static_cast<std::uint32_t>(gangs_.size());
@@ -106,8 +110,8 @@ std::uint32_t Cluster::add(const Shape& shape, const Shares& shares, Ms end) {
         number = unused_.back();
         unused_.pop_back();
     }
-    gangs_[number] = {shares, end};
-    for (const Share& share : shares) {
+    gangs_[number] = {std::move(shares), end};
+    for (const Share& share : gangs_[number].shares) {
         NodeState& node = nodes_[share.node];
         Room room = room_of(shape, node, share.ranks);
         room = {std::min(room.cards, node.free.cards), std::min(room.cpus, node.free.cpus),

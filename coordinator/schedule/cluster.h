@@ -11,6 +11,7 @@
 // Where: the smallest domain that fits; in it the fullest nodes that fit (large holes stay whole); over several racks as few as
 // possible, the last one the tightest.
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -68,7 +69,7 @@ class Cluster {
     explicit Cluster(const std::vector<NodeSeed>& nodes);
 
     // A gang that runs, or is planned to, until `end` (kNever: nobody knows). Returns its number here.
-    std::uint32_t add(const Shape& shape, const Shares& shares, Ms end);
+    std::uint32_t add(const Shape& shape, Shares shares, Ms end);
     void remove(std::uint32_t gang);
     void set_end(std::uint32_t gang, Ms end);
     void set_open(std::uint32_t node, bool open);
@@ -177,6 +178,7 @@ class Cluster {
     std::vector<NodeState> nodes_;
     std::vector<Domain> domains_;
     std::uint32_t blocks_ = 0;
+    std::array<std::uint32_t, 4> largest_{};  // nodes of the largest domain of each level
     std::uint32_t stride_ = 1;               // most cards of a node, and one
     std::uint32_t most_cpus_ = 0;            // of a node
     std::uint32_t most_penalty_ = 0;

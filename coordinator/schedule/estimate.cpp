@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <utility>
 
 namespace gangline::coordinator {
 namespace {
@@ -55,10 +56,10 @@ class Film {
         heads_.insert(std::lower_bound(heads_.begin(), heads_.end(), head), head);
     }
 
-    void run(const Waiting& job, const Shares& shares) {
+    void run(const Waiting& job, Shares shares) {
         const Ms expected = std::min(job.expected, job.limit);
         const Ms end = expected >= kNever ? kNever : now_ + expected;
-        ends_.push({end, cluster_.add(input_.shapes[job.shape], shares, end)});
+        ends_.push({end, cluster_.add(input_.shapes[job.shape], std::move(shares), end)});
     }
 
     bool try_start(const Head& head, bool is_first) {
@@ -66,10 +67,10 @@ class Film {
         const Shape& shape = input_.shapes[head.shape];
         if (!cluster_.may_fit(shape)) return false;
         const Ms expected = std::min(job.expected, job.limit);
-        const auto shares = cluster_.place_quickly(shape, expected >= kNever ? kNever : now_ + expected, is_first);
+        auto shares = cluster_.place_quickly(shape, expected >= kNever ? kNever : now_ + expected, is_first);
         if (!shares) return false;
         plan_.jobs[head.job].expected = now_;
-        run(job, *shares);
+        run(job, std::move(*shares));
         return true;
     }
 

@@ -146,6 +146,7 @@ class Cluster::Search {
         for (const Level level : {Level::Rack, Level::Block, Level::Cluster}) {
             if (level < shape_.within) return std::nullopt;
             candidates.clear();
+            if (largest_at(level) < nodes_of(layout)) continue;
             const auto [first, end] = domains_at(level);
             for (std::uint32_t domain = first; domain < end; ++domain) {
                 if (may_hold(domain, layout, room)) candidates.emplace_back(room, domain);
@@ -157,6 +158,14 @@ class Cluster::Search {
         }
         return std::nullopt;
     }
+
+    static std::uint32_t nodes_of(const Layout& layout) {
+        std::uint32_t nodes = 0;
+        for (const Part& part : layout) nodes += part.nodes;
+        return nodes;
+    }
+    // Nodes of the largest domain.
+    std::uint32_t largest_at(Level level) const { return cluster_.largest_[static_cast<std::size_t>(level)]; }
 
     std::pair<std::uint32_t, std::uint32_t> domains_at(Level level) const {
         if (level == Level::Cluster) return {0, 1};
