@@ -2,6 +2,8 @@
 """Data-parallel PyTorch, unchanged: the gang's environment is what init_process_group("env://") reads.
 
     gangline run --ranks 2 -- python3 examples/torch_ddp.py
+
+Debian 13's PyTorch is built without libuv, which its own default asks for: there, USE_LIBUV=0 in the environment.
 """
 import os
 

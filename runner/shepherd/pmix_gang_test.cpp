@@ -220,7 +220,8 @@ TEST(PmixGang, DataThatIsNotCollectedIsFetchedFromTheOtherNode) {
     expect_right_run(gang, {2, 2});
 }
 
-TEST(PmixGang, AKilledRankLeavesTheOthersHangingAndIsSeenInsideMpi) {
+// Its peers hang (Open MPI 4), or one or the other sees its socket close and aborts (Open MPI 5).
+TEST(PmixGang, AKilledRankIsSeenInsideMpiAndTheNextGangIsNotDisturbedByIt) {
     Gang gang("2,2");
     gang.launch(kProbe + " loop");
     ASSERT_TRUE(gang.wait([&] {
@@ -230,7 +231,6 @@ TEST(PmixGang, AKilledRankLeavesTheOthersHangingAndIsSeenInsideMpi) {
     })) << gang.story();
     gang.nodes[1]->tell("kill 3 9");
     ASSERT_TRUE(gang.wait([&] { return gang.count("exited 3 0 9 inside") == 1; })) << gang.story();
-    EXPECT_EQ(gang.count("exited "), 1u) << "the peers do not end by themselves";
     for (int rank = 0; rank < 3; ++rank) gang.nodes[rank < 2 ? 0 : 1]->tell(fmt::format("kill {} 9", rank));
     ASSERT_TRUE(gang.wait_done()) << gang.story();
     // The next gang of the same servers is not disturbed by it.
