@@ -15,6 +15,9 @@ namespace gangline::coordinator {
 namespace {
 
 constexpr std::size_t kFewJobs = 200;              // with so few, each plan has estimates
+// An estimate looks at so many events x nodes; who starts later than that has none. It bounds the longest pass.
+constexpr std::size_t kEstimateWork = 25'000'000;
+constexpr std::size_t kFewNodes = 2000;
 constexpr std::int64_t kEstimateEveryMs = 10'000;
 constexpr std::int64_t kUnknownRunMs = 3'600'000;  // of a user who has run nothing
 constexpr std::int64_t kShortestGuessMs = 60'000;  // more for a job that has outrun its guess
@@ -444,7 +447,9 @@ void Brain::State::place_waiting() {
         order.push_back(job);
     }
     const bool estimates = order.size() <= kFewJobs || now.unix_ms - outlook.estimated_ms >= kEstimateEveryMs;
-    const Plan plan = make_plan(cluster, input, now.unix_ms, {.promises = options.promises, .in_order = options.in_order, .estimates = estimates});
+    const std::size_t most_events = kEstimateWork / std::max<std::size_t>(kFewNodes, nodes_in_order().names.size());
+    const Plan plan = make_plan(cluster, input, now.unix_ms,
+                                {.promises = options.promises, .in_order = options.in_order, .estimates = estimates, .most_events = most_events});
     if (estimates) outlook.estimated_ms = now.unix_ms;
     outlook.made_ms = now.unix_ms;
     outlook.survey.reset();
