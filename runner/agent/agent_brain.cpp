@@ -248,6 +248,7 @@ bool AgentBrain::take_spare(Attempt& attempt) {
     attempt.note.spare_folder = found->spool_folder;
     actions_.push_back(KeepNote{attempt.note});  // before the other goes: the shepherd always has one
     attempt.connected = true;
+    attempt.heard = now_.steady;
     actions_.push_back(DropNote{found->spool_folder});
     spares_.erase(found);
     spares_taken_.push_back(now_.steady);

@@ -239,7 +239,7 @@ void AgentBrain::end_late_ones() {
 void AgentBrain::end_silent_ones(bool overslept) {
     for (auto& [key, attempt] : attempts_) {
         if (!attempt.connected || attempt.state != State::Live) continue;
-        if (overslept) attempt.heard = now_.steady;
+        if (overslept || attempt.heard == TimePoint{}) attempt.heard = now_.steady;
         if (now_.steady - attempt.heard < kShepherdSilent) continue;
         attempt.heard = now_.steady;
         say(fmt::format("shepherd_silent job={} attempt={} pid={}", key.job, key.attempt, attempt.note.shepherd.pid));

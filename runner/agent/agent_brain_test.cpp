@@ -291,6 +291,34 @@ TEST(AgentBrain, ATakenSparesSpoolIsNamedAfterTheAttemptAndItsOldFolderGoesWithI
     EXPECT_EQ(node.all<SpoolEnded>()[0].spool_folder, "5-2");
 }
 
+TEST(AgentBrain, AShepherdThatSaysNothingForTwentySecondsIsKilledAndOneJustTakenIsNot) {
+    Node node(true);
+    const auto spawns = node.all<Spawn>();
+    proto::SpawnReply reply;
+    reply.set_request(spawns.at(0).request.request());
+    reply.set_pid(50);
+    node.feed(Spawned{reply});
+    const std::string socket = spawns[0].request.socket_name();
+    node.feed(ShepherdUp{socket});
+    for (int i = 0; i < 40; ++i) node.pass(milliseconds(500));
+    node.order_prepare(5, 2, {0, 1});
+    const auto kills_in = [&](int half_seconds) {
+        std::size_t kills = 0;
+        for (int i = 0; i < half_seconds; ++i) {
+            node.pass(milliseconds(500));
+            kills += node.all<KillShepherd>().size();
+        }
+        return kills;
+    };
+    EXPECT_EQ(kills_in(38), 0u);
+    node.shepherd_says(socket, 5, 2, proto::ATTEMPT_RUNNING, 2);
+    EXPECT_EQ(kills_in(38), 0u);
+    EXPECT_EQ(kills_in(4), 1u);
+    node.shepherd_says(socket, 5, 2, proto::ATTEMPT_RUNNING, 3);
+    node.pass(seconds(60));
+    EXPECT_THAT(node.all<KillShepherd>(), IsEmpty()) << "it was the agent that slept";
+}
+
 TEST(AgentBrain, AShepherdThatDoesNotLeaveAfterItsReleaseIsKilled) {
     Node node;
     const std::string socket = node.bring_up(1, 1, {0});
