@@ -31,17 +31,20 @@ def launch_time(command, ranks, env=None):
 
 def singletons_time(ranks):
     """The raw limit on this machine: the same programs started at once as singletons: no launcher, no daemon, nothing exchanged."""
-    folder = common.fresh_folder()
+    folder, own = common.fresh_folder(), common.fresh_folder()
     env = dict(os.environ, OMPI_MCA_ess_singleton_isolated="1", OMPI_MCA_pml="ob1", OMPI_MCA_btl="self,vader,tcp")
+    for rank in range(ranks):
+        os.mkdir(os.path.join(own, str(rank)))  # their session folders would be in each other's way
     try:
         start = time.monotonic()
-        running = [subprocess.Popen([MPI_STAMP, folder], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(ranks)]
+        running = [subprocess.Popen([MPI_STAMP, folder], env=dict(env, TMPDIR=os.path.join(own, str(rank))), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for rank in range(ranks)]
         last, _ = common.wait_stamps(folder, ranks)
         for process in running:
             process.wait(60)
         return last - start
     finally:
         shutil.rmtree(folder)
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def submit_time(cluster, ranks, nodes, program):
