@@ -159,6 +159,7 @@ void Facts::apply(const proto::Record& record) {
             CHECK(job != nullptr, "a job that is requeued exists");
             move(*job, JobSignal::Requeued);
             job->reason = record.job_requeued().reason();
+            job->granted_limit_s = 0;
             let_go(*job);
             return enqueue(*job);
         }

@@ -343,7 +343,7 @@ bool Brain::State::swap_nodes(const Job& job, std::vector<proto::Placement>& gan
 
 void Brain::State::place_recovering(Job& job) {
     std::vector<proto::Placement> gang;
-    if (same_cards(job, gang)) return reserve(job, gang, "on the same cards again: " + job.attempt().end.cause());
+    if (same_cards(job, gang)) return reserve(job, gang, "on the same cards again: " + job.attempt().end.cause(), job.granted_limit_s);
     gang.clear();
     if (swap_nodes(job, gang)) {
         std::string swapped;
@@ -351,7 +351,7 @@ void Brain::State::place_recovering(Job& job) {
             const std::string& before = job.attempt().parts[i].place.node();
             if (before != gang[i].node()) swapped += fmt::format("{}{} for {}", swapped.empty() ? "" : ", ", gang[i].node(), before);
         }
-        return reserve(job, gang, fmt::format("moved to {} ({}): {}", names_of(gang), swapped, job.attempt().end.cause()));
+        return reserve(job, gang, fmt::format("moved to {} ({}): {}", names_of(gang), swapped, job.attempt().end.cause()), job.granted_limit_s);
     }
     const auto shares = cluster_now(&job, nullptr).place(shape_of(facts.needs[job.need], nodes_in_order().names), now.unix_ms, kNever, avoided_by(job));
     if (!shares) {
@@ -360,7 +360,7 @@ void Brain::State::place_recovering(Job& job) {
         return;
     }
     gang = to_gang(job, *shares);
-    reserve(job, gang, fmt::format("moved to {}: {}", names_of(gang), job.attempt().end.cause()));
+    reserve(job, gang, fmt::format("moved to {}: {}", names_of(gang), job.attempt().end.cause()), job.granted_limit_s);
 }
 
 // ---- the queue

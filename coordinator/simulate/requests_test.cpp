@@ -244,6 +244,27 @@ TEST(Queue, ABlockedJobWithALimitIsPromisedATimeAndShortJobsFillTheHole) {
     EXPECT_LT(world.view(big).started_unix_ms(), world.view(runs).ended_unix_ms() + 1000) << "at once when the other ends early";
 }
 
+TEST(Queue, ALimitThatWasCutToFitAHoleHoldsForTheRecoveryToo) {
+    World world({.nodes = 2, .cards = 4});
+    const auto limited = [](std::uint32_t ranks, std::uint64_t limit_s) {
+        proto::JobSpec spec = command(ranks, {"sleep", "ms=60000"});
+        spec.set_time_limit_s(limit_s);
+        return spec;
+    };
+    world.submit(limited(4, 100));
+    world.submit(limited(8, 200));
+    proto::JobSpec flexible = limited(2, 5000);
+    flexible.set_time_min_s(70);
+    const std::uint64_t job = world.submit(flexible);
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).state() == proto::RUNNING; }, seconds(5)));
+    const std::uint64_t granted = world.view(job).time_limit_s();
+    EXPECT_GE(granted, 70u);
+    EXPECT_LE(granted, 100u);
+    world.kill_rank(job, 0, 9);
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).attempt() == 2; }, seconds(5)));
+    EXPECT_EQ(world.view(job).time_limit_s(), granted);
+}
+
 TEST(Queue, ATeamHoldsNoMoreThanItMay) {
     WorldOptions options{.nodes = 2, .cards = 4};
     options.brain.fleet.teams["vision"] = {.name = "vision", .parent = {}, .users = {"alice"}, .quota_cards = 2, .most_cards = 4};

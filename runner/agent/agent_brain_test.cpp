@@ -84,6 +84,16 @@ class Node {
         order(one);
     }
 
+    // The spare that the node has asked for, spawned and connected.
+    proto::SpawnRequest bring_up_spare() {
+        const proto::SpawnRequest request = all<Spawn>().at(0).request;
+        proto::SpawnReply reply;
+        reply.set_request(request.request());
+        reply.set_pid(50);
+        feed(Spawned{reply});
+        feed(ShepherdUp{request.socket_name()});
+        return request;
+    }
     // Prepare, spawn, connect; returns the socket's name.
     std::string bring_up(std::uint64_t job, std::uint32_t attempt, std::vector<std::uint32_t> cards) {
         order_prepare(job, attempt, std::move(cards));
@@ -269,37 +279,27 @@ TEST(AgentBrain, ALostConnectionToALivingShepherdCostsNothing) {
 
 TEST(AgentBrain, ATakenSparesSpoolIsNamedAfterTheAttemptAndItsOldFolderGoesWithIt) {
     Node node(true);
-    const auto spawns = node.all<Spawn>();
-    proto::SpawnReply reply;
-    reply.set_request(spawns.at(0).request.request());
-    reply.set_pid(50);
-    node.feed(Spawned{reply});
-    const std::string socket = spawns[0].request.socket_name();
-    node.feed(ShepherdUp{socket});
+    const proto::SpawnRequest spare = node.bring_up_spare();
+    const std::string socket = spare.socket_name();
     node.order_prepare(5, 2, {0, 1});
     ASSERT_THAT(node.all<TellShepherd>(), SizeIs(2));
     EXPECT_EQ(node.all<TellShepherd>()[0].message.identity().spool_folder(), "5-2");
     ASSERT_THAT(node.all<KeepNote>(), SizeIs(1));
-    EXPECT_EQ(node.all<KeepNote>()[0].note.spare_folder, spawns[0].request.spool_folder());
+    EXPECT_EQ(node.all<KeepNote>()[0].note.spare_folder, spare.spool_folder());
     node.shepherd_says(socket, 5, 2, proto::ATTEMPT_GONE, 5);
     node.order_release(5, 2);
     EXPECT_THAT(node.all<RemoveSpool>(), IsEmpty()) << "it is still there";
     node.feed(ShepherdDown{socket});
     ASSERT_THAT(node.all<RemoveSpool>(), SizeIs(1));
-    EXPECT_EQ(node.all<RemoveSpool>()[0].spool_folder, spawns[0].request.spool_folder());
+    EXPECT_EQ(node.all<RemoveSpool>()[0].spool_folder, spare.spool_folder());
     ASSERT_THAT(node.all<SpoolEnded>(), SizeIs(1));
     EXPECT_EQ(node.all<SpoolEnded>()[0].spool_folder, "5-2");
 }
 
 TEST(AgentBrain, AShepherdThatSaysNothingForTwentySecondsIsKilledAndOneJustTakenIsNot) {
     Node node(true);
-    const auto spawns = node.all<Spawn>();
-    proto::SpawnReply reply;
-    reply.set_request(spawns.at(0).request.request());
-    reply.set_pid(50);
-    node.feed(Spawned{reply});
-    const std::string socket = spawns[0].request.socket_name();
-    node.feed(ShepherdUp{socket});
+    const proto::SpawnRequest spare = node.bring_up_spare();
+    const std::string socket = spare.socket_name();
     for (int i = 0; i < 40; ++i) node.pass(milliseconds(500));
     node.order_prepare(5, 2, {0, 1});
     const auto kills_in = [&](int half_seconds) {
