@@ -17,6 +17,9 @@ std::uint64_t job_of(const proto::Request& request) {
         case proto::Request::kListNodes:
         case proto::Request::kSetNode:
         case proto::Request::kPing:
+        case proto::Request::kSetReservation:
+        case proto::Request::kListReservations:
+        case proto::Request::kReportCluster:
         case proto::Request::BODY_NOT_SET: return 0;
     }
     return 0;
@@ -35,6 +38,9 @@ std::string_view verb_name(proto::Request::BodyCase verb) {
         case proto::Request::kReadLogs: return "logs";
         case proto::Request::kPing: return "ping";
         case proto::Request::kSetHold: return "hold or let go";
+        case proto::Request::kSetReservation: return "reserve or unreserve";
+        case proto::Request::kListReservations: return "reservations";
+        case proto::Request::kReportCluster: return "report of the cluster";
         case proto::Request::BODY_NOT_SET: return "unknown";
     }
     return "unknown";

@@ -32,6 +32,9 @@ constexpr Rule rule_of(proto::Request::BodyCase verb) {
         case proto::Request::kReadLogs: return Rule::OwnerOrOperator;
         case proto::Request::kPing: return Rule::AnyUser;
         case proto::Request::kSetHold: return Rule::OwnerOrOperator;
+        case proto::Request::kSetReservation: return Rule::Operator;
+        case proto::Request::kListReservations: return Rule::AnyUser;
+        case proto::Request::kReportCluster: return Rule::AnyUser;  // others' rows only for operators: redact_report
         case proto::Request::BODY_NOT_SET: return Rule::Nobody;
     }
     return Rule::Nobody;
@@ -43,7 +46,8 @@ constexpr bool is_change(proto::Request::BodyCase verb) {
         case proto::Request::kSubmit:
         case proto::Request::kCancel:
         case proto::Request::kSetNode:
-        case proto::Request::kSetHold: return true;
+        case proto::Request::kSetHold:
+        case proto::Request::kSetReservation: return true;
         case proto::Request::kListJobs:
         case proto::Request::kShowJob:
         case proto::Request::kListNodes:
@@ -51,6 +55,8 @@ constexpr bool is_change(proto::Request::BodyCase verb) {
         case proto::Request::kWhyJob:
         case proto::Request::kReadLogs:
         case proto::Request::kPing:
+        case proto::Request::kListReservations:
+        case proto::Request::kReportCluster:
         case proto::Request::BODY_NOT_SET: return false;
     }
     return false;
