@@ -27,6 +27,12 @@ bool has(const Room& room, const Room& wanted) {
 
 }  // namespace
 
+std::uint32_t ranks_of(const Shares& shares) {
+    std::uint32_t ranks = 0;
+    for (const Share& share : shares) ranks += share.ranks;
+    return ranks;
+}
+
 Cluster::Cluster(const std::vector<NodeSeed>& seeds) {
     const auto count = static_cast<std::uint32_t>(seeds.size());
     nodes_.resize(count);
@@ -190,6 +196,23 @@ void Cluster::forget_promises() {
     ends_.clear();
 }
 
+void Cluster::keep_for(std::uint32_t node, std::uint32_t reservation, Ms from, Ms until) {
+    nodes_[node].windows.push_back({reservation, from, until});
+    window_ends_.push_back(until);
+    ends_.clear();
+}
+
+bool Cluster::is_kept_from(const Shape& shape, const NodeState& node, Ms from, Ms end) {
+    return std::any_of(node.windows.begin(), node.windows.end(), [&](const Window& one) {
+        return (one.reservation == 0 || one.reservation != shape.reservation) && one.from < end && one.until > from;
+    });
+}
+
+bool Cluster::is_large(const Shape& shape) const {
+    const std::uint32_t of_node = shape.ranks_per_node * shape.cards_per_rank == 0 ? stride_ - 1 : shape.ranks_per_node * shape.cards_per_rank;
+    return std::max<std::uint64_t>(shape.nodes_min, shape.least_cards() / std::max(1u, of_node)) >= kLargeGangNodes;
+}
+
 std::uint32_t Cluster::whole_free_nodes() const {
     return static_cast<std::uint32_t>(std::count_if(nodes_.begin(), nodes_.end(), [](const NodeState& node) {
         return node.open && !node.taken && node.holds.empty();
@@ -197,12 +220,12 @@ std::uint32_t Cluster::whole_free_nodes() const {
 }
 
 bool Cluster::may_fit(const Shape& shape) const {
-    if (shape.cards() > free_cards_) return false;
+    if (shape.least_cards() > free_cards_) return false;
     const auto nodes_with = [&](std::uint32_t ranks) {
         const std::uint32_t cards = ranks * shape.cards_per_rank;
         return cards >= stride_ ? 0 : at_least_[cards];
     };
-    if (shape.ranks_per_node != 0) return nodes_with(shape.ranks_per_node) >= shape.ranks / shape.ranks_per_node;
+    if (shape.ranks_per_node != 0) return nodes_with(shape.ranks_per_node) >= shape.least_ranks() / shape.ranks_per_node;
     if (shape.nodes_max == 0) return nodes_with(1) >= std::max(1u, shape.nodes_min);
     const std::uint32_t fullest = (shape.ranks + shape.nodes_max - 1) / shape.nodes_max;  // over the most nodes that may be used
     return nodes_with(std::min(fullest, shape.ranks)) >= 1;
@@ -262,16 +285,19 @@ std::uint32_t Cluster::fits(const Look& look, std::uint32_t index) const {
     if (!node.open || node.penalty > look.most_penalty) return 0;
     if (look.shape.allowed && !(*look.shape.allowed)[index]) return 0;
     if (look.avoid != nullptr && std::binary_search(look.avoid->begin(), look.avoid->end(), index)) return 0;
+    if (!node.windows.empty() && is_kept_from(look.shape, node, look.from, look.end)) return 0;
     if (!look.later) return ranks_in(look, node, node.free, !node.taken && node.holds.empty());
     bool whole = false;
     const Room room = free_at(node, look.from, whole);
     return ranks_in(look, node, room, whole);
 }
 
-Cluster::Lack Cluster::lack(const Shape& shape, std::uint32_t index, std::uint32_t ranks) const {
+Cluster::Lack Cluster::lack(const Shape& shape, std::uint32_t index, std::uint32_t ranks, Ms now, Ms end) const {
     const NodeState& node = nodes_[index];
     if (!node.open) return Lack::Closed;
     if (shape.allowed && !(*shape.allowed)[index]) return Lack::NotAllowed;
+    if (is_kept_from(shape, node, now, end)) return Lack::Reserved;
+    if (node.penalty != 0 && is_large(shape)) return Lack::Penalty;
     if (node.free.memory_mib < shape.memory_mib) return Lack::Memory;
     if (shape.exclusive && (node.taken || !node.holds.empty())) return Lack::Whole;
     if (node.free.cards < ranks * shape.cards_per_rank) return Lack::Cards;
@@ -289,6 +315,7 @@ const std::vector<Ms>& Cluster::ends() const {
     for (const Gang& gang : gangs_) {
         if (!gang.shares.empty()) ends_.push_back(gang.end);
     }
+    ends_.insert(ends_.end(), window_ends_.begin(), window_ends_.end());
     std::sort(ends_.begin(), ends_.end());
     ends_.erase(std::unique(ends_.begin(), ends_.end()), ends_.end());
     return ends_;
@@ -323,8 +350,9 @@ std::optional<Cluster::Opening> Cluster::soonest(const Shape& shape, Ms now) con
     const std::uint32_t most = stride_ <= 1 || shape.cards_per_rank == 0 ? 1 : std::max(1u, (stride_ - 1) / shape.cards_per_rank);
     std::uint32_t each = shape.ranks_per_node != 0 ? shape.ranks_per_node : std::min(shape.ranks, most);
     if (shape.nodes_min != 0) each = (shape.ranks + shape.nodes_min - 1) / shape.nodes_min;
-    each = std::min(each, shape.ranks);
-    const std::size_t wanted = (shape.ranks + each - 1) / each;
+    const std::uint32_t ranks = shape.least_ranks();
+    each = std::min(each, ranks);
+    const std::size_t wanted = (ranks + each - 1) / each;
     std::vector<std::pair<Ms, std::uint32_t>> times;
     times.reserve(nodes_.size());
     for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
@@ -334,7 +362,7 @@ std::optional<Cluster::Opening> Cluster::soonest(const Shape& shape, Ms now) con
     if (times.size() < wanted) return std::nullopt;
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(wanted - 1), times.end());
     Opening opening{times[wanted - 1].first, {}};
-    std::uint32_t left = shape.ranks;
+    std::uint32_t left = ranks;
     for (std::size_t i = 0; i < wanted; ++i) {
         opening.shares.push_back({times[i].second, std::min(each, left)});
         left -= opening.shares.back().ranks;

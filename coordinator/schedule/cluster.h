@@ -7,9 +7,10 @@
 //   counts     per domain: how many nodes have at least c cards free; kept at every change, so that a domain that cannot
 //              hold a gang is passed over without looking at its nodes
 //   promise    cards on a node from a time on, for a gang that waits for them; whoever ends before that time may use them
+//   window     a node is kept for a reservation from one time to another: only its own gangs overlap it
 //
 // Where: the smallest domain that fits; in it the fullest nodes that fit (large holes stay whole); over several racks as few as
-// possible, the last one the tightest.
+// possible, the last one the tightest. With `spread` the emptiest nodes instead.
 
 #include <array>
 #include <cstdint>
@@ -26,8 +27,8 @@ inline constexpr Ms kNever = std::numeric_limits<Ms>::max() / 4;
 
 enum class Level : std::uint8_t { Cluster, Block, Rack, Node };
 
-// What a gang asks for. One of three layouts: `ranks_per_node` on each node; evenly over nodes_min..nodes_max nodes;
-// or (both 0) as few nodes as possible.
+// What a gang asks for. One of four layouts: `ranks_per_node` on each node; evenly over nodes_min..nodes_max nodes;
+// (both 0) as few nodes as possible; elastic: `ranks_per_node` on as many of nodes_min, nodes_min + nodes_step ... nodes_max as fit.
 struct Shape {
     std::uint32_t ranks = 1;
     std::uint32_t nodes_min = 0;
@@ -37,10 +38,17 @@ struct Shape {
     std::uint32_t cpus_per_rank = 0;
     std::uint64_t memory_mib = 0;      // a node
     bool exclusive = false;            // whole nodes, nobody else on them
+    bool elastic = false;
+    std::uint32_t nodes_step = 1;
+    std::uint32_t segment = 0;         // nodes come in groups of so many, each in one rack; 0 = no wish
+    bool spread = false;
+    std::uint32_t reservation = 0;     // whose windows are its own; 0 = none
     Level within = Level::Cluster;     // all of it in one such domain, or it waits
     std::shared_ptr<const std::vector<bool>> allowed = {};  // by node; nothing = every node
 
     std::uint64_t cards() const { return std::uint64_t{ranks} * cards_per_rank; }
+    std::uint32_t least_ranks() const { return elastic ? nodes_min * ranks_per_node : ranks; }
+    std::uint64_t least_cards() const { return std::uint64_t{least_ranks()} * cards_per_rank; }
 };
 
 struct Share {
@@ -49,6 +57,7 @@ struct Share {
     bool operator==(const Share&) const = default;
 };
 using Shares = std::vector<Share>;  // in node order
+std::uint32_t ranks_of(const Shares& shares);
 
 struct Room {
     std::uint32_t cards = 0;
@@ -78,14 +87,17 @@ class Cluster {
     // The gang may count on these places from `from` until `until`. Its places are then only lent to who ends before.
     void promise(const Shape& shape, const Shares& shares, Ms from, Ms until);
     void forget_promises();
+    bool has_windows() const { return !window_ends_.empty(); }
+    // From `from` until `until` the node takes only gangs of this reservation (none has 0).
+    void keep_for(std::uint32_t node, std::uint32_t reservation, Ms from, Ms until);
 
     // Where a gang that runs from `now` until `end` goes now without delaying any promise; nothing: nowhere.
     // `avoid` (sorted node numbers): taken only when nothing fits without them.
     std::optional<Shares> place(const Shape& shape, Ms now, Ms end, const std::vector<std::uint32_t>& avoid = {}) const;
-    // As if there were no promises.
-    std::optional<Shares> place_ignoring_promises(const Shape& shape) const;
+    // As if there were no promises; without times as if there were no windows either.
+    std::optional<Shares> place_ignoring_promises(const Shape& shape, Ms now = 0, Ms end = 0) const;
     // As `place`, in a hurry: promised nodes are left alone by whoever ends after the first promise, ranks are shared evenly.
-    std::optional<Shares> place_quickly(const Shape& shape, Ms end, bool ignore_promises) const;
+    std::optional<Shares> place_quickly(const Shape& shape, Ms now, Ms end, bool ignore_promises) const;
     // The earliest time, and where, at which the gang fits for `duration`, when every gang ends when it says.
     struct Opening {
         Ms from = kNever;
@@ -96,9 +108,9 @@ class Cluster {
     std::optional<Opening> soonest(const Shape& shape, Ms now) const;
     // Where it would be soonest if gangs without an end ended last.
     std::optional<Shares> soonest_of_any(const Shape& shape, Ms now) const;
-    // What a node lacks for so many ranks of the gang now, promises aside.
-    enum class Lack : std::uint8_t { Nothing, Closed, NotAllowed, Memory, Cards, Cpus, Whole };
-    Lack lack(const Shape& shape, std::uint32_t node, std::uint32_t ranks) const;
+    // What a node lacks for so many ranks of the gang from now until `end`, promises aside.
+    enum class Lack : std::uint8_t { Nothing, Closed, NotAllowed, Reserved, Penalty, Memory, Cards, Cpus, Whole };
+    Lack lack(const Shape& shape, std::uint32_t node, std::uint32_t ranks, Ms now = 0, Ms end = 0) const;
     // Cheap and never wrong about "no": whether the gang's cards are free at all.
     bool may_fit(const Shape& shape) const;
 
@@ -109,6 +121,10 @@ class Cluster {
     std::uint32_t most_cards() const { return stride_ - 1; }  // of a node
     Ms first_promise() const { return first_promise_; }       // kNever: none
     std::uint32_t whole_free_nodes() const;                   // open, nobody on them
+    bool is_empty(std::uint32_t node) const { return !nodes_[node].taken && nodes_[node].holds.empty(); }
+    std::uint32_t rack_of(std::uint32_t node) const { return nodes_[node].rack; }
+    // So many nodes or more make a gang large: it takes no node with a penalty.
+    static constexpr std::uint32_t kLargeGangNodes = 32;
 
   private:
     struct NodeHold {
@@ -122,6 +138,11 @@ class Cluster {
         Ms from = 0;
         Ms until = kNever;
     };
+    struct Window {
+        std::uint32_t reservation = 0;
+        Ms from = 0;
+        Ms until = kNever;
+    };
     struct NodeState {
         Room all;
         Room free;
@@ -132,6 +153,7 @@ class Cluster {
         bool taken = false;       // by something besides gangs
         std::vector<NodeHold> holds;  // the first to end first
         std::vector<Promise> promises;
+        std::vector<Window> windows;
     };
     struct Domain {
         Level level = Level::Cluster;
@@ -171,6 +193,8 @@ class Cluster {
     std::uint32_t ranks_in(const Look& look, const NodeState& node, const Room& room, bool whole) const;
     bool keeps_promises(const NodeState& node, const Room& room, Ms from, Ms end) const;
     static Room free_at(const NodeState& node, Ms at, bool& whole);
+    static bool is_kept_from(const Shape& shape, const NodeState& node, Ms from, Ms end);
+    bool is_large(const Shape& shape) const;
     std::optional<Shares> look_for(const Shape& shape, Look look, const std::vector<std::uint32_t>& avoid) const;
     Ms fits_from(const Shape& shape, std::uint32_t node, std::uint32_t ranks, Ms now) const;
     const std::vector<Ms>& ends() const;
@@ -187,6 +211,7 @@ class Cluster {
     std::uint64_t free_cards_ = 0;
     Ms first_promise_ = kNever;
     std::vector<std::uint32_t> promised_;    // nodes with promises
+    std::vector<Ms> window_ends_;
     std::vector<Gang> gangs_;
     std::vector<std::uint32_t> unused_;      // gang numbers
     mutable std::vector<Ms> ends_;           // of gangs and promises, sorted; empty = to be made

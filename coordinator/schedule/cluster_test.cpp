@@ -143,6 +143,66 @@ TEST(Place, CpusAndMemoryCountToo) {
     EXPECT_FALSE(cluster.place({.ranks = 1, .cpus_per_rank = 33}, 0, kNever));
 }
 
+TEST(Place, AnElasticGangTakesTheMostNodesOfItsRangeThatFit) {
+    Cluster cluster(racks(2, 4));
+    const Shape elastic{.ranks = 8 * 8, .nodes_min = 2, .nodes_max = 8, .ranks_per_node = 8, .elastic = true, .nodes_step = 2};
+    EXPECT_EQ(cluster.place(elastic, 0, kNever)->size(), 8u);
+    cluster.add(cards(1), {{3, 1}}, 500);
+    EXPECT_EQ(cluster.place(elastic, 0, kNever)->size(), 6u) << "seven are free, and it goes in twos";
+    cluster.add(whole_nodes(4), {{4, 8}, {5, 8}, {6, 8}, {7, 8}}, 900);
+    EXPECT_THAT(nodes_of(cluster.place(elastic, 0, kNever)), ElementsAre(0, 1));
+    cluster.add(whole_nodes(2), {{0, 8}, {1, 8}}, 1000);
+    EXPECT_FALSE(cluster.place(elastic, 0, kNever));
+    EXPECT_EQ(cluster.earliest(elastic, 0, 10)->from, 500);
+    EXPECT_EQ(cluster.earliest(elastic, 0, 10)->shares.size(), 2u);
+}
+
+TEST(Place, SegmentsStandInOneRackEach) {
+    Cluster cluster(racks(3, 4));
+    for (const std::uint32_t node : {0u, 4u, 5u}) cluster.add(cards(8), {{node, 8}}, kNever);  // 3, 2 and 4 nodes are left
+    Shape shape = whole_nodes(6);
+    EXPECT_EQ(cluster.place(shape, 0, kNever)->size(), 6u);
+    shape.segment = 3;
+    EXPECT_THAT(nodes_of(cluster.place(shape, 0, kNever)), ElementsAre(1, 2, 3, 8, 9, 10));
+    shape.segment = 2;
+    const auto pairs = cluster.place(shape, 0, kNever);
+    ASSERT_TRUE(pairs);
+    std::map<std::uint32_t, int> in_rack;
+    for (const Share& share : *pairs) ++in_rack[share.node / 4];
+    for (const auto& [rack, count] : in_rack) EXPECT_EQ(count % 2, 0) << rack;
+    shape = whole_nodes(8);
+    shape.segment = 4;
+    EXPECT_FALSE(cluster.place(shape, 0, kNever)) << "only one rack has four";
+}
+
+TEST(Place, SpreadTakesTheEmptiestNodes) {
+    Cluster cluster(racks(1, 3));
+    cluster.add(cards(2), {{0, 2}}, kNever);
+    Shape one = cards(1);
+    EXPECT_THAT(nodes_of(cluster.place(one, 0, kNever)), ElementsAre(0));
+    one.spread = true;
+    EXPECT_NE(cluster.place(one, 0, kNever)->front().node, 0u);
+}
+
+TEST(Window, ItsNodesTakeOnlyItsOwnGangsAndThoseThatEndBefore) {
+    Cluster cluster(racks(1, 2));
+    cluster.keep_for(0, 1, 1000, 2000);
+    cluster.keep_for(1, 1, 1000, 2000);
+    EXPECT_TRUE(cluster.place(cards(2), 0, 1000));
+    EXPECT_FALSE(cluster.place(cards(2), 0, 1001));
+    EXPECT_FALSE(cluster.place(cards(2), 1500, 1600));
+    EXPECT_FALSE(cluster.place(cards(2), 0, kNever));
+    EXPECT_TRUE(cluster.place(cards(2), 2000, kNever));
+    EXPECT_EQ(cluster.earliest(cards(2), 500, 600)->from, 2000);
+    Shape its_own = cards(2);
+    its_own.reservation = 1;
+    EXPECT_TRUE(cluster.place(its_own, 1500, kNever));
+    EXPECT_FALSE(cluster.place_quickly(cards(2), 1500, kNever, true));
+    cluster.forget_promises();
+    EXPECT_FALSE(cluster.place(cards(2), 1500, 1600)) << "windows are no promises";
+    EXPECT_EQ(cluster.lack(cards(2), 0, 1, 1500, 1600), Cluster::Lack::Reserved);
+}
+
 TEST(Promise, ItsPlacesAreLentOnlyToWhoEndsBefore) {
     Cluster cluster(racks(1, 1));
     cluster.add(cards(6), {{0, 6}}, 1000);

@@ -52,7 +52,7 @@ class Film {
   private:
     void add_head(std::uint32_t shape) {
         if (next_[shape] == waiting_[shape].size()) return;
-        const Head head{waiting_[shape][next_[shape]], shape, input_.shapes[shape].cards()};
+        const Head head{waiting_[shape][next_[shape]], shape, input_.shapes[shape].least_cards()};
         heads_.insert(std::lower_bound(heads_.begin(), heads_.end(), head), head);
     }
 
@@ -67,7 +67,7 @@ class Film {
         const Shape& shape = input_.shapes[head.shape];
         if (!cluster_.may_fit(shape)) return false;
         const Ms expected = std::min(job.expected, job.limit);
-        auto shares = cluster_.place_quickly(shape, expected >= kNever ? kNever : now_ + expected, is_first);
+        auto shares = cluster_.place_quickly(shape, now_, expected >= kNever ? kNever : now_ + expected, is_first);
         if (!shares) return false;
         plan_.jobs[head.job].expected = now_;
         run(job, std::move(*shares));

@@ -27,11 +27,17 @@ class Pass {
                 planned.behind = first_blocked_;
                 continue;
             }
-            if (!may_hold(job)) {  // no hole in the queue is kept for it, and no place
+            const Shape& shape = input_.shapes[job.shape];
+            if (const std::int32_t over = limit_in_the_way(job, shape.least_cards()); over >= 0) {  // no hole in the queue is kept for it
                 planned.standing = Standing::OverLimit;
+                planned.over = over;
                 continue;
             }
-            consider(job, planned);
+            if (shape.elastic && limit_in_the_way(job, shape.cards()) >= 0) {
+                consider(job, within_limits(job, shape), planned);
+            } else {
+                consider(job, shape, planned);
+            }
             if (planned.standing == Standing::Starts) {
                 ++plan.starts;
                 continue;
@@ -53,56 +59,67 @@ class Pass {
         std::uint64_t behind = 0;
     };
 
-    bool may_hold(const Waiting& job) const {
+    // The first that the job, with so many cards, would pass; -1: none.
+    std::int32_t limit_in_the_way(const Waiting& job, std::uint64_t cards) const {
         for (std::int32_t at = job.limit_of; at >= 0; at = limits_[static_cast<std::size_t>(at)].parent) {
-            const CardLimit& limit = limits_[static_cast<std::size_t>(at)];
-            if (limit.held + input_.shapes[job.shape].cards() > limit.most) return false;
+            const HeldLimit& limit = limits_[static_cast<std::size_t>(at)];
+            if (limit.held + (limit.counts_jobs ? 1 : cards) > limit.most) return at;
         }
-        return true;
+        return -1;
     }
 
-    void consider(const Waiting& job, Planned& planned) {
+    // An elastic gang of as many nodes as its limits leave it; the fewest are within them.
+    Shape within_limits(const Waiting& job, Shape shape) const {
+        const std::uint64_t of_node = std::uint64_t{shape.ranks_per_node} * shape.cards_per_rank;
+        while (shape.nodes_max >= shape.nodes_min + shape.nodes_step && limit_in_the_way(job, shape.nodes_max * of_node) >= 0) {
+            shape.nodes_max -= shape.nodes_step;
+        }
+        return shape;
+    }
+
+    void consider(const Waiting& job, const Shape& shape, Planned& planned) {
         ShapeState& state = shapes_[job.shape];
-        const Shape& shape = input_.shapes[job.shape];
         if (job.claim != nullptr) {
             const bool free = std::all_of(job.claim->begin(), job.claim->end(), [&](const Share& share) {
-                return cluster_.lack(shape, share.node, share.ranks) == Cluster::Lack::Nothing;
+                return cluster_.lack(shape, share.node, share.ranks, now_, after(now_, job.limit)) == Cluster::Lack::Nothing;
             });
-            return free ? start(job, planned, *job.claim, job.limit) : void();
+            return free ? start(job, shape, planned, *job.claim, job.limit) : void();
         }
         const Ms shortest = job.least == 0 ? job.limit : std::min(job.least, job.limit);
         if (state.no_room || !cluster_.may_fit(shape)) {
             state.no_room = true;
             return;
         }
-        if (shortest >= state.too_long) {
-            planned.standing = Standing::Behind;
-            planned.behind = state.behind;
-            return;
-        }
+        if (shortest >= state.too_long) return stand_back(state, planned);
         const auto& avoid = input_.avoid[job.avoid];
         const Ms hole = std::clamp(cluster_.first_promise() - now_, shortest, job.limit);
         for (const Ms limit : {job.limit, hole, shortest}) {
-            if (auto shares = cluster_.place(shape, now_, after(now_, limit), avoid)) return start(job, planned, std::move(*shares), limit);
+            if (auto shares = cluster_.place(shape, now_, after(now_, limit), avoid)) return start(job, shape, planned, std::move(*shares), limit);
             if (limit == shortest) break;
         }
-        if (promised_ == 0 || !cluster_.place_ignoring_promises(shape)) {
+        const bool may_be_later = promised_ != 0 || cluster_.has_windows();
+        if (!may_be_later || !cluster_.place_ignoring_promises(shape)) {
             state.no_room = true;
             return;
         }
         state.too_long = shortest;
-        state.behind = last_promised_;
-        planned.standing = Standing::Behind;
-        planned.behind = last_promised_;
+        state.behind = cluster_.has_windows() && !cluster_.place_ignoring_promises(shape, now_, after(now_, shortest)) ? 0 : last_promised_;
+        stand_back(state, planned);
     }
 
-    void start(const Waiting& job, Planned& planned, Shares shares, Ms limit) {
+    static void stand_back(const ShapeState& state, Planned& planned) {
+        planned.standing = state.behind == 0 ? Standing::Reserved : Standing::Behind;
+        planned.behind = state.behind;
+    }
+
+    void start(const Waiting& job, const Shape& shape, Planned& planned, Shares shares, Ms limit) {
         planned.standing = Standing::Starts;
         planned.start = planned.expected = now_;
         planned.limit = limit;
-        cluster_.add(input_.shapes[job.shape], shares, after(now_, limit));
+        cluster_.add(shape, shares, after(now_, limit));
         for (std::int32_t at = job.limit_of; at >= 0; at = limits_[static_cast<std::size_t>(at)].parent) {
-            limits_[static_cast<std::size_t>(at)].held += input_.shapes[job.shape].cards();
+            HeldLimit& held = limits_[static_cast<std::size_t>(at)];
+            held.held += held.counts_jobs ? 1 : std::uint64_t{ranks_of(shares)} * shape.cards_per_rank;
         }
         planned.shares = std::move(shares);
     }
@@ -136,7 +153,7 @@ class Pass {
     const Ms now_;
     const PlanOptions& options_;
     std::vector<ShapeState> shapes_;
-    std::vector<CardLimit> limits_;
+    std::vector<HeldLimit> limits_;
     std::uint64_t first_blocked_ = 0;
     std::uint64_t last_promised_ = 0;
     std::uint32_t promised_ = 0;

@@ -33,16 +33,17 @@ struct Waiting {
     Ms least = 0;                 // --time-min: a limit cut down to this is better than waiting; 0 = never cut
     bool overdue = false;         // passed over so long that nodes are kept free for it, though nobody knows until when
     std::uint32_t avoid = 0;      // index into PlanInput::avoid
-    std::int32_t limit_of = -1;   // its team: index into PlanInput::limits; -1 = none
+    std::int32_t limit_of = -1;   // its array, or its team: index into PlanInput::limits; -1 = none
     const Shares* claim = nullptr;  // places that others were told to leave for it: it starts on them or nowhere before they are free
 };
 
-// Whose cards are counted together; what a team holds, its parent holds too. Counted on while the pass goes: several jobs that fit one
-// by one do not pass the limit together.
-struct CardLimit {
+// Whose cards (or jobs: the elements of an array) are counted together; what a team holds, its parent holds too. Counted on while the
+// pass goes: several jobs that fit one by one do not pass the limit together.
+struct HeldLimit {
     std::uint64_t held = 0;
     std::uint64_t most = ~0ull;
     std::int32_t parent = -1;     // index into PlanInput::limits
+    bool counts_jobs = false;
 };
 
 struct Ending {
@@ -54,7 +55,7 @@ struct Ending {
 struct PlanInput {
     std::vector<Shape> shapes;
     std::vector<std::vector<std::uint32_t>> avoid = {{}};  // sorted node numbers; the first list is empty
-    std::vector<CardLimit> limits;
+    std::vector<HeldLimit> limits;
     std::vector<Waiting> waiting;                          // in the order of the queue
     std::vector<Ending> running;
 };
@@ -64,7 +65,8 @@ enum class Standing : std::uint8_t {
     Promised,   // on `shares` at `start` at the latest, if all time limits hold
     Kept,       // overdue: `shares` take nobody new; when they will be free nobody knows
     Behind,     // there is room, but for a promise to another: see `behind`
-    OverLimit,  // its team, or a parent of it, holds as much as it may
+    Reserved,   // there is room, but a reservation begins before it could end
+    OverLimit,  // its array, its team, or a parent of it, holds as much as it may: see `over`
     NoRoom,     // not enough is free for it
 };
 
@@ -73,6 +75,7 @@ struct Planned {
     Ms start = kNever;            // Starts: now. Promised: at the latest
     Ms expected = kNever;         // when it may expect to start; kNever: cannot be told
     Ms limit = kNever;            // granted; less than asked for only with `least`
+    std::int32_t over = -1;       // index into PlanInput::limits
     std::uint64_t behind = 0;     // a job whose promise, or place in the order, is in the way
     Shares shares;
 };

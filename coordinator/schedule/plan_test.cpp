@@ -48,6 +48,41 @@ TEST(Plan, AShortJobPassesABlockedOneAndALongOneDoesNot) {
     EXPECT_EQ(plan.jobs[2].shares, (Shares{{1, 4}}));
 }
 
+TEST(Plan, BeforeAReservationOnlyWhatEndsInTimeStartsAndTheRestIsToldSo) {
+    Cluster cluster(nodes(1, 4));
+    cluster.keep_for(0, 0, 1000, 5000);
+    Queue queue;
+    queue.input.shapes = {cards(1)};
+    for (const Ms limit : {2000, 900, 1500}) queue.input.waiting.push_back({.job = static_cast<std::uint64_t>(limit), .shape = 0, .limit = limit, .expected = limit});
+    const Plan plan = make_plan(cluster, queue.input, 0, {.promises = 0});
+    EXPECT_EQ(plan.jobs[0].standing, Standing::Reserved);
+    EXPECT_EQ(plan.jobs[1].standing, Standing::Starts);
+    EXPECT_EQ(plan.jobs[2].standing, Standing::Reserved);
+}
+
+TEST(Plan, OfAnArrayNoMoreRunTogetherThanItsCap) {
+    Cluster cluster(nodes(2, 4));
+    Queue queue;
+    queue.input.limits = {{.held = 0, .most = 5}, {.held = 1, .most = 3, .parent = 0, .counts_jobs = true}};
+    queue.input.shapes = {cards(2)};
+    for (std::uint64_t job = 1; job <= 4; ++job) queue.input.waiting.push_back({.job = job, .shape = 0, .limit_of = 1});
+    const Plan plan = make_plan(cluster, queue.input, 0, {});
+    EXPECT_EQ(plan.jobs[0].standing, Standing::Starts);
+    EXPECT_EQ(plan.jobs[1].standing, Standing::Starts);
+    EXPECT_EQ(plan.jobs[2].standing, Standing::OverLimit);
+    EXPECT_EQ(plan.jobs[2].over, 1) << "the array's cap, before the team's cards";
+}
+
+TEST(Plan, AnElasticGangKeepsToItsTeamsCards) {
+    Cluster cluster(nodes(4, 4));
+    Queue queue;
+    queue.input.limits = {{.held = 0, .most = 13}};
+    queue.add({.ranks = 16, .nodes_min = 1, .nodes_max = 4, .ranks_per_node = 4, .elastic = true}, 1000);
+    queue.input.waiting[0].limit_of = 0;
+    const Plan plan = make_plan(cluster, queue.input, 0, {});
+    EXPECT_EQ(ranks_of(plan.jobs[0].shares), 12u);
+}
+
 TEST(Plan, BehindAPromiseTheJobInTheWayIsNamed) {
     Cluster cluster(nodes(2, 4));
     Queue queue;

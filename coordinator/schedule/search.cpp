@@ -1,14 +1,10 @@
 // Where a gang goes: Cluster::place and its kin.
 #include <algorithm>
+#include <functional>
 
 #include "coordinator/schedule/cluster.h"
 
 namespace gangline::coordinator {
-namespace {
-
-constexpr std::uint32_t kLargeGangNodes = 32;  // from here on no node with a penalty is taken
-
-}  // namespace
 
 // One look for one gang.
 class Cluster::Search {
@@ -25,7 +21,7 @@ class Cluster::Search {
             found_ = layout.size() == 1 && layout[0].nodes == 1 ? one_node(layout[0].ranks) : search(layout);
             return found_.has_value();
         });
-        if (!found_ && shape_.ranks_per_node == 0 && !look_.quickly) found_ = search_ragged();
+        if (!found_ && shape_.ranks_per_node == 0 && shape_.segment == 0 && !look_.quickly) found_ = search_ragged();
         if (found_ && !look_.quickly) std::sort(found_->begin(), found_->end(), [](const Share& a, const Share& b) { return a.node < b.node; });
         return found_;
     }
@@ -54,6 +50,11 @@ class Cluster::Search {
             if (small.nodes != 0 && small.ranks != 0) layout.push_back(small);
             return layout;
         };
+        if (shape_.elastic) {
+            for (std::uint32_t nodes = shape_.nodes_max;; nodes -= shape_.nodes_step) {
+                if (try_it(two({nodes, shape_.ranks_per_node}, {})) || nodes < shape_.nodes_min + shape_.nodes_step) return;
+            }
+        }
         if (shape_.ranks_per_node != 0) {
             const std::uint32_t a_node = shape_.ranks_per_node;
             try_it(two({shape_.ranks / a_node, a_node}, {1, shape_.ranks % a_node}));
@@ -83,17 +84,19 @@ class Cluster::Search {
         return most;
     }
 
-    // The fullest node that takes them, in the rack with the fewest empty nodes.
+    // The fullest node that takes them, in the rack with the fewest empty nodes; spread: the other way round.
     std::optional<Shares> one_node(std::uint32_t ranks) const {
         if (look_.later) return one_node_later(ranks);
         std::vector<std::pair<std::uint32_t, std::uint32_t>> racks;
-        for (std::uint32_t cards = ranks * shape_.cards_per_rank; cards < cluster_.stride_; ++cards) {
+        const std::uint32_t least = ranks * shape_.cards_per_rank;
+        for (std::uint32_t step = 0; least + step < cluster_.stride_; ++step) {
+            const std::uint32_t cards = shape_.spread ? cluster_.stride_ - 1 - step : least + step;
             if (exactly(0, cards) == 0) continue;
             racks.clear();
             for (std::uint32_t rack = cluster_.blocks_ + 1; rack < cluster_.domains_.size(); ++rack) {
                 if (exactly(rack, cards) != 0) racks.emplace_back(at_least(rack, cluster_.stride_ - 1), rack);
             }
-            std::sort(racks.begin(), racks.end());
+            shape_.spread ? std::sort(racks.begin(), racks.end(), std::greater<>()) : std::sort(racks.begin(), racks.end());
             for (const auto& [empty, rack] : racks) {
                 for (std::uint32_t node = cluster_.domains_[rack].begin; node < cluster_.domains_[rack].end; ++node) {
                     if (cluster_.nodes_[node].free.cards == cards && fits(node) >= ranks) return Shares{{node, ranks}};
@@ -111,12 +114,15 @@ class Cluster::Search {
         std::optional<std::pair<std::uint32_t, std::uint32_t>> best;
         for (std::uint32_t node = 0; node < fits_.size(); ++node) {
             if (fits_[node] < ranks) continue;
-            const std::pair<std::uint32_t, std::uint32_t> here{free_cards(node), node};
+            const std::pair<std::uint32_t, std::uint32_t> here{fullness(node), node};
             if (!best || here < *best) best = here;
         }
         if (!best) return std::nullopt;
         return Shares{{best->second, ranks}};
     }
+
+    // The lower the sooner it is taken.
+    std::uint32_t fullness(std::uint32_t node) const { return shape_.spread ? cluster_.stride_ - free_cards(node) : free_cards(node); }
 
     // Nodes of the domain that take so many ranks. For now it is at most that many: CPUs and memory are not looked at.
     std::uint32_t count(std::uint32_t domain, std::uint32_t ranks) const {
@@ -151,7 +157,7 @@ class Cluster::Search {
             for (std::uint32_t domain = first; domain < end; ++domain) {
                 if (may_hold(domain, layout, room)) candidates.emplace_back(room, domain);
             }
-            std::sort(candidates.begin(), candidates.end());
+            shape_.spread ? std::sort(candidates.begin(), candidates.end(), std::greater<>()) : std::sort(candidates.begin(), candidates.end());
             for (const auto& [spare, domain] : candidates) {
                 if (auto shares = fill(layout, domain)) return shares;
             }
@@ -204,16 +210,18 @@ class Cluster::Search {
         return taken;
     }
 
-    // The fullest that fit.
+    // The fullest that fit; of segments only whole ones.
     std::uint32_t take_in_rack(const Domain& rack, std::uint32_t ranks, std::uint32_t nodes, Shares& out) {
         std::vector<std::pair<std::uint32_t, std::uint32_t>>& rooms = rooms_;
         rooms.clear();
         for (std::uint32_t node = rack.begin; node < rack.end; ++node) {
-            if (!is_used(node) && fits(node) >= ranks) rooms.emplace_back(free_cards(node), node);
+            if (!is_used(node) && fits(node) >= ranks) rooms.emplace_back(fullness(node), node);
         }
-        if (rooms.size() > nodes) {
-            std::nth_element(rooms.begin(), rooms.begin() + nodes, rooms.end());
-            rooms.resize(nodes);
+        std::size_t most = std::min<std::size_t>(rooms.size(), nodes);
+        if (shape_.segment > 1) most -= most % shape_.segment;
+        if (rooms.size() > most) {
+            std::nth_element(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(most), rooms.end());
+            rooms.resize(most);
         }
         for (const auto& [free, node] : rooms) {
             out.push_back({node, ranks});
@@ -292,10 +300,8 @@ class Cluster::Search {
 
 std::optional<Shares> Cluster::look_for(const Shape& shape, Look look, const std::vector<std::uint32_t>& avoid) const {
     if (!look.later && !may_fit(shape)) return std::nullopt;
-    const std::uint32_t a_node = std::max(1u, shape.ranks_per_node * shape.cards_per_rank == 0 ? stride_ - 1 : shape.ranks_per_node * shape.cards_per_rank);
-    const bool large = std::max<std::uint64_t>(shape.nodes_min, shape.cards() / a_node) >= kLargeGangNodes;
     look.avoid = avoid.empty() ? nullptr : &avoid;
-    for (std::uint32_t worst = 0; worst <= (large ? 0 : most_penalty_); ++worst) {
+    for (std::uint32_t worst = 0; worst <= (is_large(shape) ? 0 : most_penalty_); ++worst) {
         look.most_penalty = worst;
         if (auto shares = Search(*this, look).run()) return shares;
     }
@@ -308,12 +314,12 @@ std::optional<Shares> Cluster::place(const Shape& shape, Ms now, Ms end, const s
     return look_for(shape, {.shape = shape, .from = now, .end = end}, avoid);
 }
 
-std::optional<Shares> Cluster::place_quickly(const Shape& shape, Ms end, bool ignore_promises) const {
-    return look_for(shape, {.shape = shape, .end = end, .ignore_promises = ignore_promises, .quickly = true}, {});
+std::optional<Shares> Cluster::place_quickly(const Shape& shape, Ms now, Ms end, bool ignore_promises) const {
+    return look_for(shape, {.shape = shape, .from = now, .end = end, .ignore_promises = ignore_promises, .quickly = true}, {});
 }
 
-std::optional<Shares> Cluster::place_ignoring_promises(const Shape& shape) const {
-    return look_for(shape, {.shape = shape, .ignore_promises = true}, {});
+std::optional<Shares> Cluster::place_ignoring_promises(const Shape& shape, Ms now, Ms end) const {
+    return look_for(shape, {.shape = shape, .from = now, .end = end, .ignore_promises = true}, {});
 }
 
 }  // namespace gangline::coordinator
