@@ -5,7 +5,6 @@
 
 #include "base/text.h"
 #include "coordinator/brain/core.h"
-#include "coordinator/brain/ledger.h"
 
 namespace gangline::coordinator {
 namespace {
@@ -96,7 +95,8 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
     view.set_state(job.state);
     view.set_reason(job.state == proto::QUEUED && job.attempts.empty() ? queued_reason(job)
                                                                          : job.reason + next_try(job, now.unix_ms));
-    view.set_ranks(job.spec.ranks());
+    view.set_ranks(job.ranks());
+    if (job.spec.has_array()) *view.mutable_array() = job.spec.array();
     view.set_attempt(job.key().attempt);
     view.set_restarts(job.attempts.empty() ? 0 : static_cast<std::uint32_t>(job.attempts.size()) - 1);
     view.set_submitted_unix_ms(job.submitted_ms);
@@ -118,6 +118,7 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
     }
     if (!job.attempts.empty() && (is_live(job.state) || is_ending(job.state))) {
         for (const Part& part : job.attempt().parts) *view.add_gang() = part.place;
+        for (const std::string& name : job.attempt().spares) view.add_spares(name);
     }
     for (const std::string& fault : job.faults) view.add_faults(fault);
     view.set_time_limit_s(job.granted_limit_s != 0 ? job.granted_limit_s : job.spec.time_limit_s());
@@ -127,6 +128,7 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
     }
     if (!whole) return view;
     view.set_position(position(job));
+    if (!job.attempts.empty()) view.mutable_passed_over()->Assign(job.attempt().passed_over.begin(), job.attempt().passed_over.end());
     for (const Attempt& attempt : job.attempts) view_attempt(attempt, *view.add_attempts());
     if (run != runs.end()) {
         for (const auto& [key, rank] : run->second.ranks) {
@@ -192,6 +194,18 @@ proto::NodeView Brain::State::node_view(const Node& node) const {
         view.set_set_by(node.drained_by);
         view.set_note(node.drain_note);
     }
+    view.set_lemon(node.lemon_at(now.unix_ms));
+    if (node.penalty_at(now.unix_ms) != 0) {
+        view.set_lemon_words(fmt::format("unreliable: {:.1f} failures lately (newer ones weigh more), taken last{}; gangline resume forgets them", view.lemon(),
+                                         nodes_in_order().names.size() >= Cluster::kLargeGangNodes ? ", by no large gang" : ""));
+    }
+    for (const auto& [name, one] : facts.reservations) {
+        const bool mine = std::find(one.nodes().begin(), one.nodes().end(), node.info.name()) != one.nodes().end();
+        if (!mine || one.end_unix_ms() <= now.unix_ms) continue;
+        view.set_reservation(fmt::format("{} {} {} until {}", name, one.maintenance() ? "(maintenance)" : "", one.start_unix_ms() <= now.unix_ms ? "now" : "from " + iso_time(one.start_unix_ms()),
+                                         iso_time(one.end_unix_ms())));
+    }
+    if (std::find(outlook.spares.begin(), outlook.spares.end(), node.info.name()) != outlook.spares.end()) view.set_note("kept as a spare");
     if (node.lost) {
         view.set_state("lost");
         view.set_note(node.lost_reason);
@@ -213,21 +227,7 @@ proto::NodeView Brain::State::node_view(const Node& node) const {
 
 void Brain::State::report(const Job& job, const Now& at, proto::Report& out) const {
     *out.mutable_job() = job_view(job, true, false);
-    JobStory story;
-    story.submitted_ms = job.submitted_ms;
-    story.until_ms = job.ended_ms != 0 ? job.ended_ms : at.unix_ms;
-    for (const Attempt& attempt : job.attempts) {
-        AttemptStory& one = story.attempts.emplace_back();
-        one.reserved_ms = attempt.reserved_ms;
-        one.launched_ms = attempt.launched_ms;
-        one.joined_ms = attempt.joined_ms;
-        one.ended_ms = attempt.ended_ms;
-        one.restored_step = attempt.restore ? attempt.restore->step() : 0;
-        one.stalled_ms = attempt.end.stalled_ms();
-        one.cards = attempt.cards();
-        one.progress = attempt.ended_ms == 0 ? progress_of(job) : attempt.end.progress();
-    }
-    const Ledger ledger = make_ledger(story);
+    const Ledger ledger = make_ledger(story_of(job, job.ended_ms != 0 ? job.ended_ms : at.unix_ms, progress_of(job)));
     out.set_queue_wait_s(ledger.queue_wait_s);
     out.set_wall_s(ledger.wall_s);
     out.set_card_seconds(ledger.card_s);
@@ -242,6 +242,8 @@ void Brain::State::report(const Job& job, const Now& at, proto::Report& out) con
         shown.set_words(cause.words);
     }
     for (const std::string& note : ledger.notes) out.add_notes(note);
+    out.set_cost(price_of(job, job.ended_ms != 0 ? job.ended_ms : at.unix_ms));
+    out.set_currency(options.fleet.currency);
 }
 
 }  // namespace gangline::coordinator

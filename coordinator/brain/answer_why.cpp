@@ -40,6 +40,10 @@ std::string wanted(const Need& need) {
         text += fmt::format(", {} of memory a node", human_bytes(static_cast<double>(need.memory_mib) * 1048576.0));
     }
     if (need.exclusive) text += ", whole nodes";
+    if (need.segment > 1) text += fmt::format(", in groups of {} nodes in one rack", need.segment);
+    if (!need.card_model.empty()) text += ", of model " + need.card_model;
+    if (!need.constraint.empty()) text += ", with " + need.constraint;
+    if (!need.reservation.empty()) text += ", in reservation " + need.reservation;
     return text;
 }
 
@@ -92,9 +96,9 @@ Survey Brain::State::make_survey() const {
 
 // Each demand relaxed alone: what would start the job now, or would let it start at all.
 void Brain::State::relax(const Job& job, const Cluster& cluster, const Survey& nodes, const Now& at, proto::Why& out) const {
-    const Roster& order = nodes_in_order();
-    const Need& need = facts.needs[job.need];
-    const auto fits = [&](const Need& other) { return cluster.place_ignoring_promises(shape_of(other, order.names)).has_value(); };
+    const Need need = facts.needs[job.need].smallest();
+    const Ms end = end_if_started(job);
+    const auto fits = [&](const Need& other) { return cluster.place_ignoring_promises(shape_for(other), at.unix_ms, end).has_value(); };
     const auto say = [&](std::string what) { out.add_relaxed(std::move(what)); };
     if (fits(need)) {
         std::int64_t first_ms = 0;
@@ -119,11 +123,22 @@ void Brain::State::relax(const Job& job, const Cluster& cluster, const Survey& n
         change(changed);
         if (changed.shape() != need.shape() && fits(changed)) say(words);
     };
+    if (cluster.has_windows() && cluster.place_ignoring_promises(shape_for(need))) {
+        std::int64_t first_ms = 0;
+        for (const auto& [name, one] : facts.reservations) {
+            if (one.start_unix_ms() > at.unix_ms && (first_ms == 0 || one.start_unix_ms() < first_ms)) first_ms = one.start_unix_ms();
+        }
+        const std::int64_t hole_s = (first_ms - at.unix_ms - to_ms(grace_of(job))) / 1000;
+        if (first_ms != 0 && hole_s >= 60) say(fmt::format("--time {} would start now, before the next reservation", hole_s / 60));
+    }
     without([](Need& one) { one.within = Level::Cluster; }, "without --switches it would start now");
     without([](Need& one) { one.exclusive = false; }, "without --exclusive it would start now");
     without([](Need& one) { one.nodes_min = one.nodes_max = one.ranks_per_node = 0; }, "without a number of nodes, or of ranks on each, it would start now");
     without([](Need& one) { one.only.clear(); }, "without --nodelist it would start now");
     without([](Need& one) { one.exclude.clear(); }, "without --exclude it would start now");
+    without([](Need& one) { one.card_model.clear(); }, "with cards of any model it would start now");
+    without([](Need& one) { one.constraint.clear(); }, "without --constraint it would start now");
+    without([](Need& one) { one.segment = 0; }, "without --segment it would start now");
     without([](Need& one) { one.memory_mib = 0; }, "with less --mem it would start now");
     without([](Need& one) { one.cpus_per_rank = one.cards_per_rank == 0 ? 1 : 0; }, "with fewer --cpus-per-task it would start now");
     if (out.relaxed_size() != 0 || nodes.drained.empty()) return;
@@ -134,10 +149,12 @@ void Brain::State::relax(const Job& job, const Cluster& cluster, const Survey& n
 }
 
 // What each open node lacks, counted.
-void Brain::State::count_lacks(const Need& need, const Cluster& cluster, proto::Why& out) const {
-    const Shape shape = shape_of(need, nodes_in_order().names);
+void Brain::State::count_lacks(const Job& job, const Cluster& cluster, proto::Why& out) const {
+    const Need need = facts.needs[job.need].smallest();
+    const Shape shape = shape_for(need);
+    const Ms end = end_if_started(job);
     std::map<Cluster::Lack, std::size_t> lacks;
-    for (std::uint32_t node = 0; node < cluster.nodes(); ++node) ++lacks[cluster.lack(shape, node, ranks_a_node(need))];
+    for (std::uint32_t node = 0; node < cluster.nodes(); ++node) ++lacks[cluster.lack(shape, node, ranks_a_node(need), now.unix_ms, end)];
     const auto say = [&](Cluster::Lack lack, const char* words) {
         if (const std::size_t nodes = lacks[lack]) out.add_clauses(fmt::format("{} {}", count(nodes, "open node", "open nodes"), words));
     };
@@ -145,16 +162,18 @@ void Brain::State::count_lacks(const Need& need, const Cluster& cluster, proto::
     say(Cluster::Lack::Cpus, "with too few free CPUs");
     say(Cluster::Lack::Memory, "with too little free memory");
     say(Cluster::Lack::Whole, "not empty, and whole nodes are asked for");
-    say(Cluster::Lack::NotAllowed, "not in --nodelist, or in --exclude");
+    say(Cluster::Lack::NotAllowed, "ruled out by what was asked for (--nodelist, --exclude, --constraint, card model, --reservation)");
+    say(Cluster::Lack::Reserved, "reserved for others before it would end");
+    say(Cluster::Lack::Penalty, "unreliable lately, and the gang is large");
     say(Cluster::Lack::Nothing, "with room for a part of it");
 }
 
 void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const {
     const Survey& nodes = survey();
-    const Need& need = facts.needs[job.need];
+    const Need need = facts.needs[job.need].smallest();
     out.set_sentence(fmt::format("Job {} waits: it needs {}; {} of {} cards on {} are free.", job.id, wanted(need), nodes.free, nodes.all,
                                  count(nodes.open, "open node", "open nodes")));
-    if (!cluster.place_ignoring_promises(shape_of(need, nodes_in_order().names))) count_lacks(need, cluster, out);
+    if (!cluster.place_ignoring_promises(shape_for(need), at.unix_ms, end_if_started(job))) count_lacks(job, cluster, out);
     const auto closed = [&](const std::vector<std::string>& names, const char* words) {
         if (!names.empty()) out.add_clauses(fmt::format("{} {} ({})", names.size(), words, join_names(names)));
     };
@@ -162,6 +181,7 @@ void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& a
     closed(nodes.lost, "lost");
     closed(nodes.silent, "not heard from");
     closed(nodes.unclean, "being cleaned");
+    closed(outlook.spares, "kept as spares");
     std::size_t shown = 0;
     for (const auto& [id, holder] : nodes.holders) {
         if (++shown > 5) {
@@ -174,8 +194,9 @@ void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& a
                                     count(holder.nodes, "node", "nodes"), left_ms ? ", until " + clock(at.unix_ms + *left_ms, at.unix_ms) + " at the latest" : ""));
     }
     relax(job, cluster, nodes, at, out);
+    if (const auto moving = outlook.by_moving.find(job.id); moving != outlook.by_moving.end()) out.add_relaxed(moving->second);
     if (out.relaxed_size() != 0) return out.set_sooner(out.relaxed(0));
-    if (!nodes_in_order().empty->place_ignoring_promises(shape_of(need, nodes_in_order().names))) {
+    if (!nodes_in_order().empty->place_ignoring_promises(shape_for(need))) {
         return out.set_sooner("no known node could hold it even when empty: ask for less");
     }
     if (nodes.open != facts.nodes.size() && nodes.holders.empty()) return out.set_sooner("bring nodes back, or ask for less");
@@ -220,8 +241,10 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
     } else if (entry.standing == Standing::Kept) out.add_clauses("it has waited so long that nodes take nobody new until they are free for it");
     if (entry.standing == Standing::OverLimit) {
         const Team* team = options.fleet.team_of(job.user);
-        out.add_clauses(fmt::format("its team{} holds as many cards as it may (most_cards in the cluster file)", team == nullptr ? "" : " " + team->name));
+        out.add_clauses(entry.over_array ? fmt::format("{} of its array run already, and no more may together (--array=...%{})", job.spec.array().most_at_once(), job.spec.array().most_at_once())
+                                         : fmt::format("its team{} holds as many cards as it may (most_cards in the cluster file)", team == nullptr ? "" : " " + team->name));
     }
+    if (entry.standing == Standing::Reserved) out.add_clauses("there is room, but a reservation begins before it could end (gangline reservations)");
     if (entry.behind != 0) {
         const auto other = outlook.jobs.find(entry.behind);
         const bool kept = other != outlook.jobs.end() && other->second.standing == Standing::Kept;
@@ -277,6 +300,7 @@ void Brain::State::why(const Job& job, const Now& at, proto::Why& out) const {
             out.add_clauses(fmt::format("{} has not proved its part gone yet", part.place.node()));
         }
     }
+    if (is_live(job.state)) out.mutable_passed_over()->Assign(job.attempt().passed_over.begin(), job.attempt().passed_over.end());
     if (job.state != proto::RESERVED) return;
     const auto run = runs.find(job.id);
     for (std::size_t i = 0; run != runs.end() && i < run->second.parts.size(); ++i) {

@@ -47,6 +47,35 @@ std::vector<proto::Placement> Brain::gang_of(std::uint64_t job, std::uint32_t& a
     return gang;
 }
 
+std::string Brain::resolve_task(proto::Request& request) const {
+    const auto find = [&](std::uint64_t array, const auto& set) -> std::string {
+        for (const Job* job : state_->elements(array)) {
+            if (!job->spec.has_array() || job->spec.array().task() != request.task()) continue;
+            set(job->id);
+            return {};
+        }
+        return fmt::format("there is no job {}_{}", array, request.task());
+    };
+    switch (request.body_case()) {
+        case proto::Request::kCancel: return find(request.cancel().job(), [&](std::uint64_t id) { request.mutable_cancel()->set_job(id); });
+        case proto::Request::kShowJob: return find(request.show_job().job(), [&](std::uint64_t id) { request.mutable_show_job()->set_job(id); });
+        case proto::Request::kReportJob: return find(request.report_job().job(), [&](std::uint64_t id) { request.mutable_report_job()->set_job(id); });
+        case proto::Request::kWhyJob: return find(request.why_job().job(), [&](std::uint64_t id) { request.mutable_why_job()->set_job(id); });
+        case proto::Request::kReadLogs: return find(request.read_logs().job(), [&](std::uint64_t id) { request.mutable_read_logs()->set_job(id); });
+        case proto::Request::kSetHold: return find(request.set_hold().job(), [&](std::uint64_t id) { request.mutable_set_hold()->set_job(id); });
+        case proto::Request::kSubmit:
+        case proto::Request::kListJobs:
+        case proto::Request::kListNodes:
+        case proto::Request::kSetNode:
+        case proto::Request::kPing:
+        case proto::Request::kSetReservation:
+        case proto::Request::kListReservations:
+        case proto::Request::kReportCluster:
+        case proto::Request::BODY_NOT_SET: return "this request is about no job";
+    }
+    return {};
+}
+
 std::string Brain::dump() const { return state_->facts.dump(); }
 
 // ---- one step
@@ -214,45 +243,63 @@ void Brain::State::handle(const FromUser& event) {
     if (request.has_cancel()) return cancel(event);
     if (request.has_set_hold()) return set_hold(event);
     if (request.has_set_node()) return set_node(event);
+    if (request.has_set_reservation()) return set_reservation(event);
     reply(event, proto::USAGE, "this request is answered, not stepped");
 }
 
 // ---- people's changing verbs, besides submit
 
+// The jobs that a request means: all elements of an array when its id is given without a task.
+std::vector<Job*> Brain::State::meant(std::uint64_t id, const proto::Request& request) {
+    std::vector<Job*> jobs;
+    if (Job* one = facts.find(id); one != nullptr && (request.has_task() || !one->is_array())) return {one};
+    for (const Job* one : elements(id)) jobs.push_back(facts.find(one->id));
+    return jobs;
+}
+
+std::string Brain::State::cancel_one(Job& job, const std::string& cause) {
+    if (job.state == proto::STOPPING) return fmt::format("job {} is ending already: {}", job.id, job.reason);
+    if (is_launched(job.state) && all_ranks_done(job)) return fmt::format("job {} has just finished", job.id);
+    if (job.state == proto::QUEUED) {
+        finish_job(job, proto::CANCELLED, cause);
+    } else {
+        end_job(job, cause, proto::CANCELLED, grace_of(job));
+    }
+    return fmt::format("job {} is cancelled", job.id);
+}
+
 void Brain::State::cancel(const FromUser& event) {
     const proto::Cancel& request = event.request.cancel();
-    Job* job = facts.find(request.job());
-    if (job == nullptr) return reply(event, proto::REFUSED, fmt::format("there is no job {}", request.job()));
-    if (is_ended(job->state)) {
-        return reply(event, proto::REFUSED,
-                     fmt::format("job {} has ended already ({})", job->id, proto::JobState_Name(job->state)), job->id);
-    }
+    const std::vector<Job*> jobs = meant(request.job(), event.request);
+    if (jobs.empty()) return reply(event, proto::REFUSED, fmt::format("there is no job {}", request.job()));
     std::string cause = "cancelled by " + event.who.user;
     if (!request.reason().empty()) cause += ": " + request.reason();
-    std::string said = fmt::format("job {} is cancelled", job->id);
-    if (job->state == proto::QUEUED) {
-        finish_job(*job, proto::CANCELLED, cause);
-    } else if (job->state == proto::STOPPING) {
-        said = fmt::format("job {} is ending already: {}", job->id, job->reason);
-    } else if (is_launched(job->state) && all_ranks_done(*job)) {
-        said = fmt::format("job {} has just finished", job->id);
-    } else {
-        end_job(*job, cause, proto::CANCELLED, grace_of(*job));
+    std::string said;
+    std::size_t done = 0;
+    for (Job* job : jobs) {
+        if (is_ended(job->state)) continue;
+        said = cancel_one(*job, cause);
+        ++done;
     }
+    if (done == 0) {
+        return reply(event, proto::REFUSED,
+                     jobs.size() == 1 ? fmt::format("job {} has ended already ({})", jobs.front()->id, proto::JobState_Name(jobs.front()->state))
+                                      : fmt::format("all {} jobs of array {} have ended already", jobs.size(), request.job()),
+                     request.job());
+    }
+    if (jobs.size() > 1) said = fmt::format("array {}: {} of its {} jobs cancelled", request.job(), done, jobs.size());
     reply(event, proto::OK, std::move(said), request.job());
 }
 
 void Brain::State::set_hold(const FromUser& event) {
     const proto::SetHold& request = event.request.set_hold();
-    Job* job = facts.find(request.job());
-    if (job == nullptr) return reply(event, proto::REFUSED, fmt::format("there is no job {}", request.job()));
-    if (job->state != proto::QUEUED) {
-        return reply(event, proto::REFUSED,
-                     fmt::format("job {} is {}: only a queued job can be held or let go", job->id,
-                                 proto::JobState_Name(job->state)),
-                     job->id);
-    }
-    if (job->held != request.hold()) {
+    const std::vector<Job*> jobs = meant(request.job(), event.request);
+    if (jobs.empty()) return reply(event, proto::REFUSED, fmt::format("there is no job {}", request.job()));
+    std::size_t done = 0;
+    for (Job* job : jobs) {
+        if (job->state != proto::QUEUED) continue;
+        ++done;
+        if (job->held == request.hold()) continue;
         proto::Record held;
         held.mutable_job_held()->set_job(job->id);
         held.mutable_job_held()->set_hold(request.hold());
@@ -260,7 +307,14 @@ void Brain::State::set_hold(const FromUser& event) {
         record(std::move(held));
         place_wanted = true;
     }
-    reply(event, proto::OK, fmt::format("job {} is {}", job->id, request.hold() ? "held" : "let go"), job->id);
+    if (done == 0) {
+        return reply(event, proto::REFUSED,
+                     fmt::format("job {} is {}: only a queued job can be held or let go", request.job(), proto::JobState_Name(jobs.front()->state)),
+                     request.job());
+    }
+    const char* word = request.hold() ? "held" : "let go";
+    reply(event, proto::OK,
+          jobs.size() == 1 ? fmt::format("job {} is {}", request.job(), word) : fmt::format("array {}: {} queued jobs {}", request.job(), done, word), request.job());
 }
 
 void Brain::State::set_node(const FromUser& event) {
@@ -305,6 +359,12 @@ proto::Response Brain::answer(const Caller& who, const proto::Request& request, 
         pong.set_jobs(state.facts.jobs.size());
         pong.set_nodes(state.facts.nodes.size());
         pong.set_last_job(state.facts.last_job);
+    } else if (request.has_list_reservations()) {
+        for (const auto& [name, one] : state.facts.reservations) {
+            if (one.end_unix_ms() > now.unix_ms) *response.add_reservations() = one;
+        }
+    } else if (request.has_report_cluster()) {
+        state.report_cluster(who, request.report_cluster(), now, *response.mutable_cluster_report());
     } else if (request.has_list_jobs()) {
         state.list_jobs(who, request.list_jobs(), response);
     } else if (request.has_list_nodes()) {

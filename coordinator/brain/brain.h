@@ -27,6 +27,13 @@
 
 namespace gangline::coordinator {
 
+// How many whole nodes are kept free for gangs that lose one.
+struct SparePolicy {
+    enum class How { Number, Percent, Observed };  // Observed: schedule/spares.h, from the failures that were seen
+    How how = How::Number;
+    double amount = 0;
+};
+
 struct BrainOptions {
     std::string cluster = "local";
     std::string version;
@@ -54,6 +61,9 @@ struct BrainOptions {
     bool preemption = true;                           // by higher priority
     Duration guaranteed_run = seconds(600);           // before a gang can be preempted
     Duration preemption_grace = seconds(30);          // to save and stop
+    SparePolicy spares;
+    bool spread = false;                              // all gangs onto the emptiest nodes
+    bool defragment = false;                          // move small gangs, lately saved, out of a large one's way
 };
 
 // A user as the coordinator's own table and NSS know them; never from a message body.
@@ -98,6 +108,8 @@ class Brain {
     proto::Response answer(const Caller& who, const proto::Request& request, const Now& now) const;
     // For the authorisation table: the user a job belongs to; nothing when there is no such job.
     std::optional<std::string> owner(std::uint64_t job) const;
+    // A request about one element of an array (has_task): its job becomes that element. Returns why there is none; empty: done.
+    std::string resolve_task(proto::Request& request) const;
     // Where a job's attempt ran (attempt 0: the newest), for `logs`.
     std::vector<proto::Placement> gang_of(std::uint64_t job, std::uint32_t& attempt) const;
     // Lines about the whole state, equal for equal states: tests compare a replayed brain with the one that wrote.

@@ -4,6 +4,11 @@
 #include "coordinator/brain/core.h"
 
 namespace gangline::coordinator {
+namespace {
+
+bool is_failure(proto::FaultKind kind) { return kind == proto::INFRASTRUCTURE || kind == proto::USER; }
+
+}  // namespace
 
 void Brain::State::commit(const std::string& node, const proto::CommitRequest& request) {
     proto::Order out;
@@ -24,7 +29,7 @@ void Brain::State::commit(const std::string& node, const proto::CommitRequest& r
         const Checkpoint* newest = job->newest_good();
         if (known) {
             // A repeated request: its first answer was lost.
-        } else if (is_ending(job->state) && job->attempt().end.kind() != proto::PREEMPTION && job->attempt().end.kind() != proto::NO_FAULT) {
+        } else if (is_ending(job->state) && is_failure(job->attempt().end.kind())) {
             // Ended by a failure: what its ranks still write is nobody's. A gang that was told to save and stop may commit in its grace.
             refused = fmt::format("attempt {} is being ended: {}", request.id().attempt(), job->reason);
         } else if (!is_launched(job->state) && !is_ending(job->state)) {

@@ -4,6 +4,8 @@
 //   brain.cpp       events in, actions out; people's changing verbs     gang.cpp        prepare, launch, join, end
 //   placing.cpp     who starts where, by the plan of coordinator/schedule
 //   preempt.cpp     who makes room for a higher priority
+//   roster.cpp      the cluster in numbers, spares                      queue.cpp       the order, what holds a job back, limits
+//   elastic.cpp     gangs that grow, the nodes held beside them         reservations.cpp
 //   submit.cpp      what is refused at submit                           recovery.cpp    a failure's cause, kind and next
 //   report.cpp      what nodes say of their attempts                    liveness.cpp    hello, silence, hangs
 //   checkpoints.cpp commit and damage                                   answer*.cpp     read-only verbs
@@ -33,6 +35,7 @@ inline constexpr Duration kSendAgain = seconds(2);           // an order without
 inline constexpr std::uint32_t kCrashLoop = 2;        // the same user's failures in a row, without progress
 inline constexpr std::uint32_t kSignalCrashLoop = 3;  // the same rank by the same signal from outside, without progress
 inline constexpr std::int64_t kPatienceMs = 300'000;         // a job passed over so long is passed no more
+inline constexpr std::int64_t kShortestGuessMs = 60'000;     // more for a job that has outrun its guess
 
 // What a node last said of its part of a job's newest attempt.
 struct PartNow {
@@ -97,6 +100,8 @@ struct Roster {
     std::vector<const Node*> nodes;
     std::vector<std::uint32_t> blocks;
     std::vector<std::uint32_t> racks;
+    std::vector<std::string> rack_names;       // of each node; empty = in none
+    std::vector<NodeTraits> traits;
     std::map<std::string, std::uint32_t> numbers;
     std::optional<Cluster> empty;              // all nodes open and nobody on them
     std::uint64_t version = 0;                 // Facts::nodes_known that it was made from
@@ -126,9 +131,12 @@ struct Outlook {
         std::int64_t expected_ms = 0;   // 0 = cannot be told
         std::uint64_t behind = 0;
         std::uint32_t place = 0;        // in the order of the queue, from 1
+        bool over_array = false;        // OverLimit: its array's, not its team's
     };
     std::unordered_map<std::uint64_t, Entry> jobs;
     std::optional<Cluster> cluster;     // after the plan's starts
+    std::vector<std::string> spares;    // nodes that the queue leaves alone
+    std::map<std::uint64_t, std::string> by_moving;  // jobs for which defragmentation would make room, and how
     std::shared_ptr<const Survey> survey;  // made at the first question after the plan
     std::int64_t made_ms = 0;
     std::int64_t estimated_ms = 0;
@@ -166,6 +174,8 @@ struct Brain::State {
     void record(proto::Record record);
     void order(const std::string& node, proto::Order order);
     void reply(const FromUser& to, proto::Outcome outcome, std::string message, std::uint64_t job = 0);
+    std::vector<Job*> meant(std::uint64_t id, const proto::Request& request);
+    std::string cancel_one(Job& job, const std::string& cause);
     void cancel(const FromUser& event);
     void set_hold(const FromUser& event);
     void set_node(const FromUser& event);
@@ -175,7 +185,19 @@ struct Brain::State {
     // ---- placing.cpp
     void place_waiting();
     void place_recovering(Job& job);
-    void start_planned(const Plan& plan, const std::vector<Job*>& order);
+    void start_planned(const Plan& plan, const PlanInput& input, const std::vector<Job*>& order, const Cluster& cluster);
+    std::vector<std::string> passed_over(const Job& job, const Shares& taken, const Cluster& cluster) const;
+    // ---- elastic.cpp
+    std::vector<std::string> spares_left(const Job& job) const;
+    void hold_spares(Job& job, const std::vector<std::string>& nodes);
+    void top_up_spares(Cluster& cluster);
+    void grow_gangs(const Cluster& cluster, const std::vector<Ending>& running);
+    bool wants_more(const Job& job) const;
+    void promise_moves(Cluster& cluster) const;
+    // ---- reservations.cpp
+    void set_reservation(const FromUser& event);
+    std::string wrong_with(const proto::Reservation& reservation) const;
+    bool may_use(const proto::Reservation& reservation, const std::string& user) const;
     // ---- preempt.cpp
     struct Victim {
         std::uint64_t job = 0;
@@ -188,17 +210,31 @@ struct Brain::State {
     std::vector<Victim> victims_for(const Job& job, const std::vector<Ending>& running) const;
     void plan_preemptions(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running);
     Cluster with_claims_met(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running) const;
+    void plan_defragmentation(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running);
+    std::vector<Victim> movable_for(const Job& job, const std::vector<Ending>& running) const;
     void spare_the_unneeded(std::vector<Victim>& victims, const Shares& place) const;
     bool is_taken(std::uint64_t job) const;
     std::int32_t lowest_running_priority() const;
-    void evict(Job& job, const std::vector<Victim>& victims, const Shares& place);
+    using Moves = std::map<std::uint64_t, Shares>;  // job -> where it goes on
+    void evict(Job& job, const std::vector<Victim>& victims, const Shares& place, const Moves& moves = {});
+    void put_places(google::protobuf::RepeatedPtrField<proto::Placement>& out, const Shares& places) const;
     std::optional<Shares> claimed_by(const Job& job) const;
     bool is_offerable(const std::string& node) const;
     const Roster& nodes_in_order() const;
     std::vector<Offer> offers() const;
+    void describe(Offer& offer, std::size_t node) const;
+    Shape shape_for(const Need& need) const;
+    std::uint32_t number_of_reservation(const std::string& name) const;
+    Ms end_if_started(const Job& job) const;
+    std::uint32_t spares_wanted() const;
+    std::vector<std::string> hold_spares_back(Cluster& cluster) const;
     Cluster cluster_now(const Job* without, std::vector<Ending>* running) const;
     std::vector<Job*> queue_in_order() const;
-    std::map<std::string, std::int32_t> card_limits(std::vector<CardLimit>& limits) const;
+    std::map<std::string, double> fair_shares() const;
+    std::map<std::string, std::int32_t> team_limits(std::vector<HeldLimit>& limits) const;
+    std::int32_t array_limit(const Job& job, std::int32_t team, std::vector<HeldLimit>& limits, std::map<std::uint64_t, std::int32_t>& known) const;
+    std::vector<const Job*> elements(std::uint64_t job) const;
+    std::string unmet(const DependencyTerm& term, const Job& job, std::int64_t at_ms, bool& never, std::int64_t& wake_ms) const;
     // What besides cards holds a queued job back; empty: nothing. `wake_ms`: when that may change by itself.
     std::string what_it_awaits(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const;
     bool has_waited_for_domain(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const;
@@ -208,7 +244,7 @@ struct Brain::State {
     bool same_cards(const Job& job, std::vector<proto::Placement>& gang) const;
     bool swap_nodes(const Job& job, std::vector<proto::Placement>& gang) const;
     std::vector<proto::Placement> to_gang(const Job& job, const Shares& shares) const;
-    void reserve(Job& job, const std::vector<proto::Placement>& gang, std::string reason, std::uint64_t time_limit_s = 0);
+    void reserve(Job& job, std::vector<proto::Placement> gang, std::string reason, std::uint64_t time_limit_s = 0, std::vector<std::string> passed_over = {});
     // ---- gang.cpp
     void order_prepare(Job& job, std::size_t part);
     void order_launch(Job& job, std::size_t part);
@@ -272,11 +308,13 @@ struct Brain::State {
     std::string queued_reason(const Job& job) const;
     std::uint32_t position(const Job& job) const;
     void report(const Job& job, const Now& at, proto::Report& out) const;
+    double price_of(const Job& job, std::int64_t until_ms) const;
+    void report_cluster(const Caller& who, const proto::ReportCluster& request, const Now& at, proto::ClusterReport& out) const;
     void why(const Job& job, const Now& at, proto::Why& out) const;
     Survey make_survey() const;
     const Survey& survey() const;
     void relax(const Job& job, const Cluster& cluster, const Survey& nodes, const Now& at, proto::Why& out) const;
-    void count_lacks(const Need& need, const Cluster& cluster, proto::Why& out) const;
+    void count_lacks(const Job& job, const Cluster& cluster, proto::Why& out) const;
     void why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const;
     void why_queued(const Job& job, const Now& at, proto::Why& out) const;
     std::string checkpoint_folder(const Job& job) const;

@@ -17,7 +17,7 @@ constexpr std::array<std::pair<std::string_view, After>, 6> kKinds = {{
     {"afterany", After::Any},
     {"afterok", After::Ok},
     {"afternotok", After::NotOk},
-    {"aftercorr", After::Ok},
+    {"aftercorr", After::Corr},
     {"singleton", After::Singleton},
 }};
 
@@ -37,7 +37,7 @@ bool read_number(std::string_view text, Number& number) {
 
 Error wrong(std::string_view part, std::string_view why) {
     return {Code::InvalidArgument,
-            fmt::format("--dependency: '{}': {}; write after, afterany, afterok or afternotok with job ids (afterok:12:13), or singleton, "
+            fmt::format("--dependency: '{}': {}; write after, afterany, afterok, afternotok or aftercorr with job ids (afterok:12:13), or singleton, "
                         "joined by , (all) or ? (any)",
                         part, why)};
 }

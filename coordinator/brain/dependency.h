@@ -3,9 +3,9 @@
 //
 //   after:J[+MIN]   J has started (or was cancelled), MIN minutes ago      afterok:J      J completed
 //   afterany:J      J has ended                                            afternotok:J   J ended otherwise
-//   aftercorr:J     as afterok (for arrays: the same element)              singleton      no earlier job of this name and user is left
+//   aftercorr:J     as afterok, of arrays the same element                 singleton      no earlier job of this name and user is left
 //
-// Several with ',' must all be met, with '?' any one. TYPE:J:K is TYPE:J,TYPE:K.
+// An array's id means all of its elements. Several with ',' must all be met, with '?' any one. TYPE:J:K is TYPE:J,TYPE:K.
 // Source: sbatch(1), --dependency.
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace gangline::coordinator {
 
-enum class After { Start, Any, Ok, NotOk, Singleton };
+enum class After { Start, Any, Ok, NotOk, Corr, Singleton };
 
 struct DependencyTerm {
     After after = After::Any;

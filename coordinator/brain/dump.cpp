@@ -13,6 +13,10 @@ std::string dump_node(const Node& node) {
         text += fmt::format("  hold {}.{} cards={} cpus={} memory={} exclusive={} cleaning={}\n", key.job, key.attempt,
                             fmt::join(hold.cards, ","), hold.cpus, hold.memory_mib, hold.exclusive, hold.cleaning);
     }
+    text += fmt::format("  lemon {} at {} lost {} counted {}\n", node.lemon, node.lemon_ms, node.lost_ms, fmt::join(node.counted, " "));
+    for (const auto& [key, hold] : node.holds) {
+        if (hold.let_go || hold.spare) text += fmt::format("  hold {}.{} let_go={} spare={}\n", key.job, key.attempt, hold.let_go, hold.spare);
+    }
     for (const auto& [card, key] : node.busy) text += fmt::format("  busy {} by {}.{}\n", card, key.job, key.attempt);
     return text;
 }
@@ -22,6 +26,8 @@ std::string dump_attempt(const Attempt& attempt) {
                                    attempt.number, attempt.reserved_ms, attempt.launched_ms, attempt.joined_ms,
                                    attempt.gone_ms, attempt.ended_ms, attempt.reason,
                                    attempt.restore ? attempt.restore->ShortDebugString() : "-", attempt.end.ShortDebugString());
+    text += fmt::format("    let_go={} spares={} idle={} since {} for {} passed_over={}\n", attempt.let_go_ms, fmt::join(attempt.spares, ","), attempt.idle_cards,
+                        attempt.idle_since_ms, attempt.idle_card_s, fmt::join(attempt.passed_over, "; "));
     for (const Part& part : attempt.parts) {
         text += fmt::format("    part {} state={}\n", part.place.ShortDebugString(), static_cast<int>(part.state));
     }
@@ -59,7 +65,11 @@ std::string Facts::dump() const {
     for (const auto& [name, user] : users) {
         text += fmt::format("user {} used {} at {} run {} of_limit {} jobs {} {}\n", name, user.used_card_s, user.at_ms, user.run_s, user.of_limit,
                             user.jobs, user.with_limit);
+        text += fmt::format("  causes {}\n", fmt::join(user.card_s, " "));
     }
+    for (const auto& [name, one] : reservations) text += fmt::format("reservation {}\n", one.ShortDebugString());
+    text += fmt::format("cards {} owned_s {} free_s {} fragmented_s {} until {} node_days {} faults {} waiting {}\n", fmt::join(accounts.now(), " "), accounts.owned_s(),
+                        accounts.seconds(Free), accounts.fragmented_s(), accounts.until_ms(), accounts.node_days(), accounts.faults(), waiting_for_cards);
     for (const std::uint64_t id : active) text += fmt::format("active {}\n", id);
     for (const auto& [user, jobs_waiting] : waiting_of_user) text += fmt::format("waiting {} {}\n", user, jobs_waiting);
     return text;

@@ -7,6 +7,14 @@
 #include "base/check.h"
 
 namespace gangline::coordinator {
+namespace {
+
+// Whether it waits for cards alone, as far as the journal knows.
+bool waits_for_cards(const Job& job) {
+    return !job.held && !job.dependency && job.spec.begin_unix_ms() == 0 && job.spec.reservation().empty();
+}
+
+}  // namespace
 
 bool Attempt::all_gone() const {
     return std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.state != PartState::Held; });
@@ -79,25 +87,6 @@ bool Job::made_progress(const Attempt& of, const proto::Progress& last, std::int
     return !reports_steps && of.launched_ms != 0 && now_ms - of.launched_ms >= 60'000;
 }
 
-Offer Node::offer(std::optional<AttemptKey> kept) const {
-    Offer offer = whole_offer(info);
-    const auto is_kept = [&](const AttemptKey& key) { return kept && key == *kept; };
-    std::erase_if(offer.cards, [&](std::uint32_t card) {
-        const auto holder = busy.find(card);
-        return holder != busy.end() && !is_kept(holder->second);
-    });
-    for (const auto& [key, hold] : holds) {
-        if (is_kept(key)) continue;
-        offer.whole = false;
-        if (hold.exclusive) return {.node = info.name(), .address = info.address(), .cards = {}, .whole = false};
-        offer.cpus -= std::min(offer.cpus, hold.cpus);
-        offer.memory_mib -= std::min(offer.memory_mib, hold.memory_mib);
-    }
-    return offer;
-}
-
-std::uint32_t Node::cards_free() const { return static_cast<std::uint32_t>(offer().cards.size()); }
-
 Job* Facts::find(std::uint64_t id) {
     const auto found = jobs.find(id);
     return found == jobs.end() ? nullptr : &found->second;
@@ -125,12 +114,14 @@ std::optional<std::uint64_t> Facts::submitted_with(const std::string& user, cons
 void Facts::apply(proto::Record&& record) {
     if (!record.has_job_submitted()) return apply(std::as_const(record));
     epoch = std::max(epoch, record.epoch());
+    accounts.advance(record.unix_ms(), waiting_for_cards != 0);
     proto::JobSpec spec = std::move(*record.mutable_job_submitted()->mutable_spec());
     apply_submitted(record.job_submitted(), std::move(spec), record.unix_ms());
 }
 
 void Facts::apply(const proto::Record& record) {
     epoch = std::max(epoch, record.epoch());
+    accounts.advance(record.unix_ms(), waiting_for_cards != 0);
     switch (record.body_case()) {
         case proto::Record::kTookOffice: return;
         case proto::Record::kJobSubmitted: 
@@ -160,10 +151,13 @@ void Facts::apply(const proto::Record& record) {
             move(*job, JobSignal::Requeued);
             job->reason = record.job_requeued().reason();
             job->granted_limit_s = 0;
-            let_go(*job);
+            let_go(*job, record.unix_ms());
             return enqueue(*job);
         }
-        case proto::Record::kPreemptionPlanned: return apply_planned(record.preemption_planned());
+        case proto::Record::kPreemptionPlanned: return apply_planned(record.preemption_planned(), record.unix_ms());
+        case proto::Record::kSparesHeld: return apply_spares(record.spares_held(), record.unix_ms());
+        case proto::Record::kReservationSet:
+        case proto::Record::kReservationEnded: return apply_reservation(record);
         case proto::Record::kCheckpointCommitted:
             return apply_committed(record.checkpoint_committed(), record.unix_ms());
         case proto::Record::kCheckpointFoundDamaged: return apply_damaged(record.checkpoint_found_damaged());
@@ -194,9 +188,11 @@ void Facts::move(Job& job, JobSignal signal) {
 void Facts::enqueue(Job& job) {
     ++waiting_of_user[job.user];
     if (!job.held) queue.emplace(job.queue_key(), &job);
+    if (waits_for_cards(job)) ++waiting_for_cards;
 }
 
 void Facts::dequeue(const Job& job) {
+    if (waits_for_cards(job)) --waiting_for_cards;
     const auto waiting = waiting_of_user.find(job.user);
     if (waiting != waiting_of_user.end() && --waiting->second == 0) waiting_of_user.erase(waiting);
     queue.erase(job.queue_key());
@@ -213,9 +209,23 @@ void Facts::share_environment(Job& job) {
     last = job.environment;
 }
 
+// An array is as many jobs, with ids that follow each other.
 void Facts::apply_submitted(const proto::JobSubmitted& body, proto::JobSpec spec, std::int64_t unix_ms) {
-    Job& job = jobs[body.job()];
-    job.id = body.job();
+    if (spec.array_tasks_size() == 0) return add_job(body.job(), body, std::move(spec), unix_ms);
+    const std::vector<std::uint32_t> tasks(spec.array_tasks().begin(), spec.array_tasks().end());
+    spec.clear_array_tasks();
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+        proto::JobSpec one = spec;
+        if (i != 0) one.clear_idempotency_key();
+        one.mutable_array()->set_job(body.job());
+        one.mutable_array()->set_task(tasks[i]);
+        add_job(body.job() + i, body, std::move(one), unix_ms);
+    }
+}
+
+void Facts::add_job(std::uint64_t id, const proto::JobSubmitted& body, proto::JobSpec spec, std::int64_t unix_ms) {
+    Job& job = jobs[id];
+    job.id = id;
     job.user = body.user();
     job.uid = body.uid();
     job.gid = body.gid();
@@ -263,11 +273,12 @@ void Facts::apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms
     Job* job = find(body.id().job());
     CHECK(job != nullptr, "a job that is placed exists");
     move(*job, JobSignal::Placed);
-    let_go(*job);
+    let_go(*job, unix_ms);
     Attempt attempt;
     attempt.number = body.id().attempt();
     attempt.reason = body.reason();
-    attempt.reserved_ms = unix_ms;
+    attempt.reserved_ms = attempt.idle_since_ms = unix_ms;
+    attempt.passed_over.assign(body.passed_over().begin(), body.passed_over().end());
     if (body.has_restore()) attempt.restore = body.restore();
     job->granted_limit_s = body.time_limit_s();
     job->claim.reset();
@@ -284,16 +295,20 @@ void Facts::apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms
         for (const std::uint32_t card : hold.cards) {
             CHECK(node->busy.emplace(card, key_of(body.id())).second, "no card is held by two");
         }
+        if (need.exclusive) attempt.idle_cards += static_cast<std::uint64_t>(node->info.cards_size()) - hold.cards.size();
+        recount(*node);
         attempt.parts.push_back({place, PartState::Held});
     }
     job->reason = body.reason();
     job->attempts.push_back(std::move(attempt));
     if (job->attempts.size() > kKeepLastLines) {
-        job->attempts[job->attempts.size() - kKeepLastLines - 1].end.clear_last_lines();
+        Attempt& old = job->attempts[job->attempts.size() - kKeepLastLines - 1];
+        old.end.clear_last_lines();
+        old.passed_over.clear();
     }
 }
 
-void Facts::apply_planned(const proto::PreemptionPlanned& body) {
+void Facts::apply_planned(const proto::PreemptionPlanned& body, std::int64_t unix_ms) {
     Job* job = find(body.job());
     CHECK(job != nullptr && job->state == proto::QUEUED, "a job that others make room for waits");
     Claim claim;
@@ -302,6 +317,13 @@ void Facts::apply_planned(const proto::PreemptionPlanned& body) {
     claim.reason = body.reason();
     job->claim = std::make_shared<const Claim>(std::move(claim));
     job->has_evicted = true;
+    for (const auto& move : body.moves()) {
+        Claim next;
+        for (const proto::Placement& one : move.gang()) next.places.emplace_back(one.node(), one.rank_count());
+        next.reason = body.reason();
+        next.until_ms = unix_ms + kMoveMs;
+        if (Job* moved = find(move.job())) moved->claim = std::make_shared<const Claim>(std::move(next));
+    }
 }
 
 void Facts::apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms) {
@@ -312,12 +334,13 @@ void Facts::apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms)
         const bool progress = job->made_progress(attempt, body.progress(), unix_ms);
         if (body.kind() == proto::PREEMPTION) {
             ++job->preemptions;
-        } else {
+        } else if (body.kind() != proto::RESIZE) {
             job->without_progress = progress ? 0 : job->without_progress + 1;
         }
         job->best_step = std::max(job->best_step, body.progress().step());
         if (body.kind() == proto::USER) ++job->user_failures;
         if (!body.blamed_node().empty()) ++job->blamed[body.blamed_node()];
+        if (body.kind() == proto::INFRASTRUCTURE && !body.node().empty()) blame(body.node(), body.signal() == 0 ? 1 : kSignalBlame, unix_ms);
         attempt.ended_ms = unix_ms;
         attempt.end = body;
     } else {
@@ -366,10 +389,13 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
         job->attempt().end.set_outcome(body.outcome());
         if (body.has_progress()) *job->attempt().end.mutable_progress() = body.progress();
     }
+    let_go(*job, unix_ms);
     if (!job->attempts.empty()) {
         History& user = users[job->user];
         const double weight = user.jobs == 0 ? 1 : 0.2;
         const double run_s = static_cast<double>(unix_ms - job->attempts.front().reserved_ms) / 1000;
+        const Ledger ledger = make_ledger(story_of(*job, unix_ms, body.progress()));
+        for (std::size_t cause = 0; cause < ledger.causes.size(); ++cause) user.card_s[cause] += ledger.causes[cause].card_s;
         user.run_s += weight * (run_s - user.run_s);
         ++user.jobs;
         if (job->spec.time_limit_s() != 0) {
@@ -378,7 +404,6 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
             ++user.with_limit;
         }
     }
-    let_go(*job);
     job->environment.reset();
     job->claim.reset();
     job->blamed.clear();
@@ -417,43 +442,6 @@ void Facts::apply_damaged(const proto::CheckpointFoundDamaged& body) {
 void Facts::apply_fault(const proto::JobFaultSeen& body) {
     Job* job = find(body.id().job());
     if (job != nullptr) job->faults.push_back(body.what());
-}
-
-void Facts::apply_node(const proto::Record& record) {
-    if (record.has_node_known()) {
-        nodes[record.node_known().node().name()].info = record.node_known().node();
-        ++nodes_known;
-        return;
-    }
-    const std::string& name = record.has_node_drained() ? record.node_drained().node()
-                              : record.has_node_lost()  ? record.node_lost().node()
-                                                        : record.node_returned().node();
-    Node* node = this->node(name);
-    if (node == nullptr) return;
-    if (record.has_node_drained()) {
-        node->drained = record.node_drained().drained();
-        node->drained_by = record.node_drained().who();
-        node->drain_note = record.node_drained().note();
-    } else {
-        node->lost = record.has_node_lost();
-        node->lost_reason = record.has_node_lost() ? record.node_lost().reason() : "";
-    }
-}
-
-void Facts::erase_hold(const std::string& node, const AttemptKey& key) {
-    Node* at = this->node(node);
-    if (at == nullptr) return;
-    at->holds.erase(key);
-    std::erase_if(at->busy, [&](const auto& busy) { return busy.second == key; });
-}
-
-// The job keeps nothing of its newest attempt: what is proved empty is free again, what is not stays `cleaning`.
-void Facts::let_go(const Job& job) {
-    if (job.attempts.empty()) return;
-    for (const Part& part : job.attempt().parts) {
-        CHECK(part.state != PartState::Held, "a part is let go only after it is gone");
-        if (part.state == PartState::Gone) erase_hold(part.place.node(), job.key());
-    }
 }
 
 void Facts::forget_oldest_ended() {

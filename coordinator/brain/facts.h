@@ -7,6 +7,7 @@
 //
 // Not here: progress, suspicion, connections, deadlines (core.h); they are learned again after a restart.
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -18,8 +19,10 @@
 #include <vector>
 
 #include "base/protocol/journal.pb.h"
+#include "coordinator/brain/accounts.h"
 #include "coordinator/brain/dependency.h"
 #include "coordinator/brain/job.h"
+#include "coordinator/brain/ledger.h"
 #include "coordinator/brain/placement.h"
 
 namespace gangline::coordinator {
@@ -27,6 +30,9 @@ namespace gangline::coordinator {
 inline constexpr std::size_t kKeepEnded = 10'000;  // ended jobs that can still be shown
 inline constexpr int kMostFaults = 50;             // a job
 inline constexpr double kUseHalfLifeS = 7 * 86400;  // after which a card-second counts half in fair share
+inline constexpr std::int64_t kMoveMs = 180'000;   // a moved gang's places are kept so long
+inline constexpr double kSignalBlame = 0.3;  // a rank's death by a signal says less of its node than the node's own failure
+inline constexpr double kLemonHalfLifeS = 14 * 86400;  // after which a node's failure counts half
 inline constexpr std::size_t kKeepLastLines = 20;  // newest attempts of a job whose output excerpt is kept
 
 struct AttemptKey {
@@ -54,9 +60,16 @@ struct Attempt {
     std::int64_t joined_ms = 0;
     std::int64_t gone_ms = 0;
     std::int64_t ended_ms = 0;
-    proto::AttemptEnding end;  // meaningful when ended_ms != 0
+    std::int64_t let_go_ms = 0;       // its job gave its cards up; 0 = it holds them
+    proto::AttemptEnding end;         // meaningful when ended_ms != 0
+    std::vector<std::string> spares;  // whole nodes held beside the gang
+    std::uint64_t idle_cards = 0;     // on them, and on the rest of its own whole nodes
+    std::int64_t idle_since_ms = 0;
+    double idle_card_s = 0;           // until then
+    std::vector<std::string> passed_over;
 
     bool all_gone() const;
+    double idle_card_s_at(std::int64_t unix_ms) const;
     Part* part_on(const std::string& node);
     const Part* part_on(const std::string& node) const;
     std::uint32_t ranks() const;
@@ -92,6 +105,7 @@ struct Claim {
     std::vector<std::pair<std::string, std::uint32_t>> places;  // node, ranks
     std::vector<std::uint64_t> victims;
     std::string reason;
+    std::int64_t until_ms = 0;  // it lapses then; 0 = never
 };
 
 struct Job {
@@ -131,6 +145,10 @@ struct Job {
     // The wall seconds that it may still run in all, at `now_ms`; nothing: no limit.
     std::optional<std::int64_t> time_left_ms(std::int64_t now_ms) const;
     AttemptKey key() const { return {id, attempts.empty() ? 0 : attempts.back().number}; }
+    // Of the gang that it has, or the most that it asks for.
+    std::uint32_t ranks() const { return spec.elastic() && !attempts.empty() && state != proto::QUEUED ? attempt().ranks() : spec.ranks(); }
+    // Whether another job of an array is meant by this one's id alone.
+    bool is_array() const { return spec.has_array() && spec.array().job() == id; }
     QueueKey queue_key() const { return {-std::int64_t{spec.priority()}, id}; }
     // The newest committed checkpoint that is not damaged.
     const Checkpoint* newest_good() const;
@@ -148,6 +166,7 @@ struct History {
     double of_limit = 0;            // run time / time limit, the same
     std::uint32_t jobs = 0;
     std::uint32_t with_limit = 0;
+    std::array<double, kCauses> card_s{};  // of its ended jobs
 };
 
 struct Hold {
@@ -157,6 +176,8 @@ struct Hold {
     std::uint64_t memory_mib = 0;
     bool exclusive = false;
     bool cleaning = false;  // given up by its job, not proved empty
+    bool let_go = false;    // and its job does not hold it any more
+    bool spare = false;     // held beside the gang: nothing of it runs here
 };
 
 struct Node {
@@ -168,11 +189,22 @@ struct Node {
     std::string lost_reason;
     std::map<AttemptKey, Hold> holds;
     std::map<std::uint32_t, AttemptKey> busy;  // card -> its holder
+    std::int64_t lost_ms = 0;
+    double lemon = 0;                          // failures of it, decayed to `lemon_ms`
+    std::int64_t lemon_ms = 0;
+    CardCounts counted{};                      // as Facts::accounts has it
 
     // What nobody holds, with the cards of `kept` (a recovering job's) counted as free.
     Offer offer(std::optional<AttemptKey> kept = std::nullopt) const;
     std::uint32_t cards_free() const;
+    double lemon_at(std::int64_t unix_ms) const;
+    // Two failures lately make a lemon, four a bad one: NodeSeed::penalty.
+    std::uint32_t penalty_at(std::int64_t unix_ms) const;
+    CardCounts count() const;
 };
+
+// What the ledger needs to know of a job until `until_ms`; `live`: what its running attempt's ranks last said.
+JobStory story_of(const Job& job, std::int64_t until_ms, const proto::Progress& live);
 
 class Facts {
   public:
@@ -194,7 +226,10 @@ class Facts {
     std::map<QueueKey, Job*> queue;                            // queued and not held
     std::vector<Need> needs;
     std::map<std::string, History> users;
+    std::map<std::string, proto::Reservation> reservations;    // by name; those that are over go when another is set
+    Accounts accounts;
     std::map<std::string, std::uint64_t> waiting_of_user;      // queued jobs, held ones too
+    std::uint64_t waiting_for_cards = 0;                       // queued jobs that wait for nothing else
     std::uint64_t last_job = 0;
     std::uint64_t nodes_known = 0;                             // rises with each description of a node
     std::uint64_t epoch = 0;
@@ -204,20 +239,26 @@ class Facts {
     void enqueue(Job& job);
     void dequeue(const Job& job);
     void apply_submitted(const proto::JobSubmitted& body, proto::JobSpec spec, std::int64_t unix_ms);
+    void add_job(std::uint64_t id, const proto::JobSubmitted& body, proto::JobSpec spec, std::int64_t unix_ms);
     void share_environment(Job& job);
     void remember(const Job& job, std::int64_t unix_ms);
     void apply_held(const proto::JobHeld& body);
     void apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms);
     void apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms);
     void apply_gone(const proto::NodePartGone& body, std::int64_t unix_ms);
-    void apply_planned(const proto::PreemptionPlanned& body);
+    void apply_planned(const proto::PreemptionPlanned& body, std::int64_t unix_ms);
     void apply_ended(const proto::JobEnded& body, std::int64_t unix_ms);
     void apply_committed(const proto::CheckpointCommitted& body, std::int64_t unix_ms);
     void apply_damaged(const proto::CheckpointFoundDamaged& body);
     void apply_fault(const proto::JobFaultSeen& body);
+    void apply_spares(const proto::SparesHeld& body, std::int64_t unix_ms);
+    void apply_reservation(const proto::Record& record);
     void apply_node(const proto::Record& record);
+    void blame(const std::string& node, double weight, std::int64_t unix_ms);
+    void recount(Node& node);
+    void set_idle(Attempt& attempt, std::uint64_t cards, std::int64_t unix_ms);
     void erase_hold(const std::string& node, const AttemptKey& key);
-    void let_go(const Job& job);
+    void let_go(Job& job, std::int64_t unix_ms);
     void forget_oldest_ended();
 
     std::map<std::pair<std::string, std::string>, std::uint64_t> by_idempotency_key_;

@@ -42,6 +42,11 @@ void Brain::State::order_prepare(Job& job, std::size_t part) {
     proto::Prepare& prepare = *out.mutable_prepare();
     *prepare.mutable_id() = id_of(job);
     *prepare.mutable_spec() = job.full_spec();
+    if (job.spec.elastic()) {
+        prepare.mutable_spec()->set_ranks(job.attempt().ranks());
+        prepare.mutable_spec()->set_nodes_min(static_cast<std::uint32_t>(job.attempt().parts.size()));
+        prepare.mutable_spec()->set_nodes_max(static_cast<std::uint32_t>(job.attempt().parts.size()));
+    }
     for (const Part& one : job.attempt().parts) *prepare.add_gang() = one.place;
     prepare.set_node_index(static_cast<std::uint32_t>(part));
     prepare.set_checkpoint_folder(checkpoint_folder(job));
@@ -97,7 +102,7 @@ void Brain::State::try_launch(Job& job) {
 void Brain::State::check_joined(Job& job) {
     if (job.state != proto::PREPARING) return;
     Run& run = run_of(job);
-    const std::uint32_t ranks = job.is_script() ? 1 : job.spec.ranks();
+    const std::uint32_t ranks = job.is_script() ? 1 : job.attempt().ranks();
     std::uint32_t joined = 0;
     std::uint32_t exited = 0;
     std::uint32_t known = 0;
@@ -219,8 +224,8 @@ void Brain::State::settle(Job& job) {
         CHECK(is_launched(job.state), "a gang that was never launched ends by a decision");
         finish_job(job, proto::COMPLETED,
                    job.is_script() ? "its script exited 0"
-                                   : fmt::format("{} exited 0", job.spec.ranks() == 1 ? "its rank"
-                                                                                      : fmt::format("all {} ranks", job.spec.ranks())));
+                                   : fmt::format("{} exited 0", job.attempt().ranks() == 1 ? "its rank"
+                                                                                      : fmt::format("all {} ranks", job.attempt().ranks())));
     }
 }
 

@@ -8,15 +8,8 @@
 #include "base/text.h"
 
 namespace gangline::coordinator {
-namespace {
 
-enum Name { Prepare, Join, Restore, Compute, DataWait, Communication, CheckpointStall, Redo, Hang, Recovery, Other, Names };
-
-struct Words {
-    const char* name;
-    const char* words;
-};
-constexpr std::array<Words, Names> kWords = {{
+const std::array<CauseWords, kCauses> kCauseWords = {{
     {"prepare", "cards proved empty, shepherds started"},
     {"join", "launched, until every rank had joined"},
     {"restore", "reading a checkpoint"},
@@ -28,7 +21,10 @@ constexpr std::array<Words, Names> kWords = {{
     {"hang", "nothing moved, before that was noticed"},
     {"recovery", "stopping, back-off and waiting for cards after a failure"},
     {"other", "running, but no step reported: start-up, evaluation, clean-up"},
+    {"idle-held", "held, but no rank's: the rest of whole nodes, spares"},
 }};
+
+namespace {
 
 double between(std::int64_t from_ms, std::int64_t to_ms) { return std::max<double>(0, static_cast<double>(to_ms - from_ms) / 1000); }
 
@@ -39,7 +35,7 @@ double take(double& left, double wanted) {
     return taken;
 }
 
-using Times = std::array<double, Names>;
+using Times = std::array<double, kCauses>;
 
 struct Split {
     Times times{};
@@ -84,8 +80,8 @@ Split split_attempt(const AttemptStory& attempt, std::int64_t until_ms, std::opt
 }
 
 void advise(Ledger& ledger, const Times& times, bool reports_steps) {
-    const auto part = [&](Name name) { return ledger.wall_s > 0 ? times[name] / ledger.wall_s : 0; };
-    const auto percent = [&](Name name) { return fmt::format("{:.0f} %", 100 * part(name)); };
+    const auto part = [&](Cause name) { return ledger.wall_s > 0 ? times[name] / ledger.wall_s : 0; };
+    const auto percent = [&](Cause name) { return fmt::format("{:.0f} %", 100 * part(name)); };
     if (!reports_steps) {
         ledger.notes.push_back("the program reports no steps: with the worker library (or its progress page) the time is split further");
     }
@@ -128,17 +124,22 @@ Ledger make_ledger(const JobStory& story) {
         const std::int64_t until_ms = i + 1 == story.attempts.size() ? story.until_ms : story.attempts[i + 1].reserved_ms;
         const Split split = split_attempt(attempt, until_ms, kept_to);
         ledger.steps_redone += split.redone;
-        for (std::size_t name = 0; name < Names; ++name) {
+        for (std::size_t name = 0; name < kCauses; ++name) {
             wall[name] += split.times[name];
             cards[name] += split.times[name] * static_cast<double>(attempt.cards);
         }
+        if (attempt.let_go_ms != 0) {
+            const double without_s = std::min(split.times[Recovery], between(attempt.let_go_ms, until_ms));
+            cards[Recovery] -= without_s * static_cast<double>(attempt.cards);
+        }
+        cards[IdleHeld] += attempt.idle_card_s;
         reports_steps = reports_steps || attempt.progress.step() != 0;
         kept_to = std::min(kept_to.value_or(attempt.restored_step), attempt.restored_step);
     }
     const AttemptStory& last = story.attempts.back();
     ledger.steps = std::max(last.progress.step(), last.restored_step);
-    for (std::size_t name = 0; name < Names; ++name) {
-        ledger.causes.push_back({kWords[name].name, wall[name], cards[name], kWords[name].words});
+    for (std::size_t name = 0; name < kCauses; ++name) {
+        ledger.causes.push_back({kCauseWords[name].name, wall[name], cards[name], kCauseWords[name].words});
         ledger.card_s += cards[name];
     }
     if (reports_steps && ledger.wall_s > 0) {

@@ -78,7 +78,7 @@ void Brain::State::hello(const std::string& node, const proto::Hello& hello) {
     }
     std::vector<AttemptKey> missing;
     for (const auto& [key, hold] : facts.node(node)->holds) {
-        if (listed.count(key) == 0) missing.push_back(key);
+        if (listed.count(key) == 0 && !hold.spare) missing.push_back(key);
     }
     for (const AttemptKey& key : missing) missing_from_hello(node, key);
     send_again(node, Duration{0});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 namespace gangline::coordinator {
 namespace {
@@ -11,11 +12,79 @@ bool contains(const std::vector<std::string>& list, const std::string& word) {
     return std::find(list.begin(), list.end(), word) != list.end();
 }
 
+std::string lower(std::string text) {
+    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return text;
+}
+
+bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+NodeTraits traits_of(const Offer& offer) { return {offer.node, offer.card_model, offer.features}; }
+
 }  // namespace
 
 std::string Need::shape() const {
-    return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", ranks, nodes_min, nodes_max, ranks_per_node, cards_per_rank,
-                       cpus_per_rank, memory_mib, exclusive, static_cast<int>(within), fmt::join(only, ","), fmt::join(exclude, ","));
+    return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", ranks, nodes_min, nodes_max, ranks_per_node, cards_per_rank,
+                       cpus_per_rank, memory_mib, exclusive, elastic, nodes_step, segment, spread, static_cast<int>(within), fmt::join(only, ","),
+                       fmt::join(exclude, ","), card_model, constraint, reservation);
+}
+
+Need Need::smallest() const {
+    Need fixed = *this;
+    if (!elastic) return fixed;
+    fixed.elastic = false;
+    fixed.nodes_max = nodes_min;
+    fixed.ranks = nodes_min * ranks_per_node;
+    return fixed;
+}
+
+bool is_model(const std::string& wanted, const std::string& model) {
+    const std::string want = lower(wanted);
+    const std::string have = lower(model);
+    if (want == have) return true;
+    for (std::size_t at = have.find(want); at != std::string::npos; at = have.find(want, at + 1)) {
+        const bool begins = at == 0 || !is_word_character(have[at - 1]);
+        const std::size_t end = at + want.size();
+        if (begins && (end == have.size() || !is_word_character(have[end]))) return true;
+    }
+    return false;
+}
+
+Result<std::vector<std::vector<std::string>>> parse_constraint(std::string_view text) {
+    std::vector<std::vector<std::string>> alternatives;
+    const auto wrong = [&](std::string_view why) {
+        return Error{Code::InvalidArgument, fmt::format("--constraint '{}': {}; write features joined by & (all) and | (any): nvme&ib|a100", text, why)};
+    };
+    for (std::size_t at = 0; at <= text.size() && !text.empty();) {
+        const std::size_t end = std::min(text.find('|', at), text.size());
+        std::vector<std::string>& all = alternatives.emplace_back();
+        for (std::size_t from = at; from <= end;) {
+            const std::size_t to = std::min(text.find('&', from), end);
+            const std::string_view word = text.substr(from, to - from);
+            from = to + 1;
+            if (word.empty()) return wrong("a feature is missing");
+            const bool good = std::all_of(word.begin(), word.end(), [](char c) { return is_word_character(c) || c == '_' || c == '-' || c == '.'; });
+            if (!good) return wrong(fmt::format("'{}' is no feature", word));
+            all.emplace_back(word);
+        }
+        at = end + 1;
+    }
+    return alternatives;
+}
+
+bool meets(const std::string& constraint, const std::vector<std::string>& features) {
+    const auto alternatives = parse_constraint(constraint);
+    if (!alternatives) return false;
+    const auto has_all = [&](const std::vector<std::string>& all) {
+        return std::all_of(all.begin(), all.end(), [&](const std::string& one) { return contains(features, one); });
+    };
+    return alternatives->empty() || std::any_of(alternatives->begin(), alternatives->end(), has_all);
+}
+
+bool allows(const Need& need, const NodeTraits& node) {
+    return (need.only.empty() || contains(need.only, node.name)) && !contains(need.exclude, node.name) &&
+           (need.card_model.empty() || is_model(need.card_model, node.card_model)) &&
+           (need.constraint.empty() || meets(need.constraint, node.features));
 }
 
 Need need_of(const proto::JobSpec& spec) {
@@ -29,6 +98,13 @@ Need need_of(const proto::JobSpec& spec) {
     if (need.cards_per_rank == 0) need.cpus_per_rank = std::max(need.cpus_per_rank, 1u);
     need.memory_mib = spec.memory_mib_per_node();
     need.exclusive = spec.exclusive();
+    need.elastic = spec.elastic();
+    need.nodes_step = std::max(1u, spec.nodes_step());
+    need.segment = spec.segment();
+    need.spread = spec.spread();
+    need.card_model = spec.card_model();
+    need.constraint = spec.constraint();
+    need.reservation = spec.reservation();
     need.within = spec.within() == "rack" ? Level::Rack : spec.within() == "block" ? Level::Block : Level::Cluster;
     need.only.assign(spec.only_nodes().begin(), spec.only_nodes().end());
     need.exclude.assign(spec.exclude_nodes().begin(), spec.exclude_nodes().end());
@@ -53,7 +129,7 @@ Offer whole_offer(const proto::NodeInfo& node) {
     return offer;
 }
 
-Shape shape_of(const Need& need, const std::vector<std::string>& nodes) {
+Shape shape_of(const Need& need, const std::vector<NodeTraits>& nodes) {
     Shape shape;
     shape.ranks = need.ranks;
     shape.nodes_min = need.nodes_min;
@@ -63,28 +139,30 @@ Shape shape_of(const Need& need, const std::vector<std::string>& nodes) {
     shape.cpus_per_rank = need.cpus_per_rank;
     shape.memory_mib = need.memory_mib;
     shape.exclusive = need.exclusive;
+    shape.elastic = need.elastic;
+    shape.nodes_step = need.nodes_step;
+    shape.segment = need.segment;
+    shape.spread = need.spread;
     shape.within = need.within;
-    if (need.only.empty() && need.exclude.empty()) return shape;
+    if (need.only.empty() && need.exclude.empty() && need.card_model.empty() && need.constraint.empty()) return shape;
     std::vector<bool> allowed(nodes.size());
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-        allowed[i] = (need.only.empty() || contains(need.only, nodes[i])) && !contains(need.exclude, nodes[i]);
-    }
+    for (std::size_t i = 0; i < nodes.size(); ++i) allowed[i] = allows(need, nodes[i]);
     shape.allowed = std::make_shared<const std::vector<bool>>(std::move(allowed));
     return shape;
 }
 
 std::optional<std::vector<proto::Placement>> place(const Need& need, const std::vector<Offer>& offers) {
-    std::vector<std::string> names;
+    std::vector<NodeTraits> traits;
     std::vector<NodeSeed> seeds;
     for (const Offer& offer : offers) {
-        names.push_back(offer.node);
+        traits.push_back(traits_of(offer));
         seeds.push_back({.all = {static_cast<std::uint32_t>(offer.cards.size()), offer.cpus, offer.memory_mib}, .block = offer.block, .rack = offer.rack});
     }
     Cluster cluster(seeds);
     for (std::uint32_t i = 0; i < offers.size(); ++i) {
         if (!offers[i].whole) cluster.take(i, {}, false);
     }
-    const auto shares = cluster.place(shape_of(need, names), 0, kNever);
+    const auto shares = cluster.place(shape_of(need, traits), 0, kNever);
     if (!shares) return std::nullopt;
     std::vector<proto::Placement> gang;
     std::uint32_t first = 0;
@@ -183,7 +261,7 @@ std::string misfit_of_gang(const Need& need, const std::vector<const Offer*>& al
                            allowed.size() == 1 ? "has" : "have", cpus);
     }
     const std::uint32_t implied_cpus = need.cards_per_rank == 0 ? 1 : 0;
-    const bool demands_more = need.memory_mib != 0 || need.exclusive || need.cpus_per_rank > implied_cpus ||
+    const bool demands_more = need.memory_mib != 0 || need.exclusive || need.segment > 1 || need.within != Level::Cluster || need.cpus_per_rank > implied_cpus ||
                               !need.only.empty() || !need.exclude.empty();
     const bool is_bounded = need.nodes_max != 0 && need.nodes_max < allowed.size();
     const std::string nodes = count(allowed.size(), "node");
@@ -214,14 +292,42 @@ std::string largest_words(const Need& need, const std::vector<Offer>& offers, st
 
 }  // namespace
 
-std::string misfit(const Need& need, const std::vector<Offer>& offers) {
+namespace {
+
+// What the words of --gpus and --constraint rule out. Empty: something is left.
+std::string ruled_out_by_words(const Need& need, const std::vector<Offer>& offers) {
+    std::vector<std::string> models;
+    std::vector<std::string> features;
+    const auto add = [](std::vector<std::string>& list, const std::string& word) {
+        if (!word.empty() && !contains(list, word)) list.push_back(word);
+    };
+    bool model_there = need.card_model.empty();
+    bool features_there = need.constraint.empty();
+    for (const Offer& offer : offers) {
+        model_there = model_there || is_model(need.card_model, offer.card_model);
+        features_there = features_there || meets(need.constraint, offer.features);
+        add(models, offer.card_model);
+        for (const std::string& feature : offer.features) add(features, feature);
+    }
+    const auto known = [](const std::vector<std::string>& list) { return list.empty() ? std::string("none are known") : fmt::format("there are: {}", fmt::join(list, ", ")); };
+    if (!model_there) return fmt::format("no node has cards of the model {}; {}", need.card_model, known(models));
+    if (!features_there) return fmt::format("no node has the features {} (--constraint); {}", need.constraint, known(features));
+    return {};
+}
+
+}  // namespace
+
+std::string misfit(const Need& asked, const std::vector<Offer>& offers) {
+    const Need need = asked.smallest();
     if (place(need, offers)) return {};
     std::vector<const Offer*> allowed;
     for (const Offer& offer : offers) {
-        const bool wanted = need.only.empty() || contains(need.only, offer.node);
-        if (wanted && !contains(need.exclude, offer.node)) allowed.push_back(&offer);
+        if (allows(need, traits_of(offer))) allowed.push_back(&offer);
     }
-    if (allowed.empty()) return "no node is left: every one is excluded or not in the list that was given";
+    if (allowed.empty()) {
+        const std::string words = ruled_out_by_words(need, offers);
+        return words.empty() ? "no node is left: every one is excluded or not in the list that was given" : words;
+    }
     std::string clause = misfit_of_one(need, allowed);
     if (clause.empty()) clause = misfit_of_gang(need, allowed);
     const std::string largest = largest_words(need, offers, allowed.size());

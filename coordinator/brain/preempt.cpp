@@ -4,6 +4,8 @@
 //             gang is guaranteed; then any whose place is not needed after all is let off
 //   reclaim   at any priority, a team that holds less than its quota may take back what another team holds beyond its own
 //   claim     the waiting job keeps its planned places from now on; it never evicts twice, and a victim evicts nobody
+//   move      defragmentation: a large job waits although enough cards are free. Small gangs that have saved lately go elsewhere, if it is proved
+//             that all of them fit there beside the large one. Off by default; then `why` says what it would gain
 //   end       the victim is told to save and stop; after the grace it is ended; it goes back to the queue with its age, and none
 //             of its budgets is charged
 #include <fmt/format.h>
@@ -15,7 +17,13 @@
 namespace gangline::coordinator {
 namespace {
 
-constexpr double kRestartS = 60;  // what a restart costs, beside the work since the last checkpoint
+constexpr double kRestartS = 60;               // what a restart costs, beside the work since the last checkpoint
+constexpr std::int64_t kSavedLatelyMs = 600'000;  // only such gangs are moved
+constexpr std::uint64_t kSmallPart = 4;           // ... and only of at most 1/4 of the waiting job's cards
+constexpr std::int64_t kWorthMovingMs = 60'000;   // no move for a job that starts so soon by itself
+constexpr std::int64_t kUnknownWaitMs = 3'600'000;
+constexpr double kGain = 2;                       // what it wins must be so many times what it costs
+constexpr std::size_t kMostMoved = 16;
 
 double cost_of(const Job& job, std::int64_t now_ms) {
     const Checkpoint* newest = job.newest_good();
@@ -49,7 +57,7 @@ std::vector<Brain::State::Victim> Brain::State::victims_for(const Job& job, cons
 std::uint64_t Brain::State::cards_of_team(const Team& team) const {
     std::uint64_t cards = 0;
     const auto add = [&](const Job& job) {
-        if (options.fleet.team_of(job.user) == &team) cards += facts.needs[job.need].cards();
+        if (options.fleet.team_of(job.user) == &team) cards += std::uint64_t{job.ranks()} * facts.needs[job.need].cards_per_rank;
     };
     for (const std::uint64_t id : facts.active) {
         const Job& job = *facts.find(id);
@@ -67,7 +75,7 @@ bool Brain::State::may_reclaim(const Job& job, const Job& other) const {
     const Team* theirs = options.fleet.team_of(other.user);
     if (ours == nullptr || theirs == nullptr || ours == theirs || !ours->quota_cards || !theirs->quota_cards) return false;
     if (cards_of_team(*ours) + facts.needs[job.need].cards() > *ours->quota_cards) return false;
-    return cards_of_team(*theirs) >= *theirs->quota_cards + facts.needs[other.need].cards();
+    return cards_of_team(*theirs) >= *theirs->quota_cards + other.attempt().cards();
 }
 
 // The blocked jobs of the plan, in order: each that may evict and for which a set of victims is proved to make room.
@@ -83,8 +91,9 @@ void Brain::State::plan_preemptions(const Cluster& now_taken, const std::vector<
         const std::vector<Victim> victims = victims_for(*job, running);
         if (victims.empty()) continue;
         if (!trial) trial = with_claims_met(now_taken, blocked, running);
-        const Shape shape = shape_of(facts.needs[job->need], nodes_in_order().names);
-        if (trial->place_ignoring_promises(shape)) continue;  // a promise is in its way, or it is about to start
+        const Shape shape = shape_for(facts.needs[job->need]);
+        const Ms end = end_if_started(*job);
+        if (trial->place_ignoring_promises(shape, now.unix_ms, end)) continue;  // a promise is in its way, or it is about to start
         Cluster freed = *trial;
         std::vector<Victim> chosen;
         std::optional<Shares> place;
@@ -92,7 +101,7 @@ void Brain::State::plan_preemptions(const Cluster& now_taken, const std::vector<
             if (is_taken(victim.job)) continue;
             freed.remove(victim.gang);
             chosen.push_back(victim);
-            if ((place = freed.place_ignoring_promises(shape))) break;
+            if ((place = freed.place_ignoring_promises(shape, now.unix_ms, end))) break;
         }
         if (!place) continue;
         spare_the_unneeded(chosen, *place);
@@ -111,9 +120,85 @@ Cluster Brain::State::with_claims_met(const Cluster& now_taken, const std::vecto
         if (job != nullptr && is_ending(job->state) && job->attempt().end.kind() == proto::PREEMPTION) met.remove(one.gang);
     }
     for (const Job* job : blocked) {
-        if (const auto places = claimed_by(*job)) met.add(shape_of(facts.needs[job->need], nodes_in_order().names), *places, kNever);
+        if (const auto places = claimed_by(*job)) met.add(shape_for(facts.needs[job->need]), *places, kNever);
     }
     return met;
+}
+
+// Small gangs that may be moved for `job`, the cheapest first.
+std::vector<Brain::State::Victim> Brain::State::movable_for(const Job& job, const std::vector<Ending>& running) const {
+    std::vector<Victim> movable;
+    for (const Ending& one : running) {
+        const Job& other = *facts.find(one.job);
+        if (other.state != proto::RUNNING || other.claim || other.attempt().cards() * kSmallPart > facts.needs[job.need].cards()) continue;
+        if (now.unix_ms - other.attempt().reserved_ms < to_ms(options.guaranteed_run)) continue;
+        const Checkpoint* newest = other.newest_good();
+        if (newest == nullptr || now.unix_ms - newest->unix_ms > kSavedLatelyMs) continue;
+        movable.push_back({one.job, one.gang, cost_of(other, now.unix_ms)});
+    }
+    std::sort(movable.begin(), movable.end(), [](const Victim& a, const Victim& b) { return std::pair(a.cost, a.job) < std::pair(b.cost, b.job); });
+    return movable;
+}
+
+// For the first large job of the queue that fragments keep waiting.
+void Brain::State::plan_defragmentation(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running) {
+    outlook.by_moving.clear();
+    for (Job* job : blocked) {
+        if (!may_evict(*job)) continue;
+        const Shape shape = shape_for(facts.needs[job->need]);
+        Cluster freed = with_claims_met(now_taken, blocked, running);
+        const Ms end = end_if_started(*job);
+        if (shape.least_cards() > freed.free_cards() || freed.place_ignoring_promises(shape, now.unix_ms, end)) return;
+        const auto entry = outlook.jobs.find(job->id);
+        const std::int64_t promised_ms = entry == outlook.jobs.end() ? 0 : entry->second.promised_ms;
+        const std::int64_t wait_ms = promised_ms == 0 ? kUnknownWaitMs : promised_ms - now.unix_ms;
+        std::vector<Victim> moved;
+        std::optional<Shares> place;
+        for (const Victim& one : movable_for(*job, running)) {
+            if (is_taken(one.job) || moved.size() == kMostMoved) continue;
+            freed.remove(one.gang);
+            moved.push_back(one);
+            if ((place = freed.place_ignoring_promises(shape, now.unix_ms, end))) break;
+        }
+        if (!place || wait_ms < kWorthMovingMs) return;
+        const std::vector<Victim> all = moved;
+        spare_the_unneeded(moved, *place);
+        for (const Victim& one : all) {  // who was let off stays where it is
+            const bool stays = std::none_of(moved.begin(), moved.end(), [&](const Victim& other) { return other.job == one.job; });
+            if (!stays) continue;
+            Shares where;
+            for (const Part& part : facts.find(one.job)->attempt().parts) where.push_back({nodes_in_order().numbers.at(part.place.node()), part.place.rank_count()});
+            freed.add(shape_for(facts.needs[facts.find(one.job)->need]), where, kNever);
+        }
+        freed.add(shape, *place, end);
+        Moves moves;
+        double cost = 0;
+        std::string names;
+        for (const Victim& one : moved) {
+            const Job& other = *facts.find(one.job);
+            const Shape its = shape_for(facts.needs[other.need].smallest());
+            const auto there = freed.place_ignoring_promises(its, now.unix_ms, end_if_started(other));
+            if (!there) return;
+            freed.add(its, *there, kNever);
+            moves[one.job] = *there;
+            cost += one.cost;
+            names += fmt::format("{}{}", names.empty() ? "" : ", ", one.job);
+        }
+        if (static_cast<double>(shape.least_cards()) * static_cast<double>(wait_ms) / 1000 < kGain * cost) return;
+        if (options.defragment) return evict(*job, moved, *place, moves);
+        outlook.by_moving[job->id] = fmt::format("moving {} {} elsewhere, at a cost of {:.0f} card-seconds, would start it now; this coordinator does not move gangs (--defragment)",
+                                                 moved.size() == 1 ? "job" : "jobs", names, cost);
+        return;
+    }
+}
+
+// What moved gangs will take when they have stopped.
+void Brain::State::promise_moves(Cluster& cluster) const {
+    for (const std::uint64_t id : facts.active) {
+        const Job& job = *facts.find(id);
+        if (!is_ending(job.state)) continue;
+        if (const auto places = claimed_by(job)) cluster.promise(shape_for(facts.needs[job.need]), *places, now.unix_ms, kNever);
+    }
 }
 
 // A victim none of whose nodes is used is let off.
@@ -137,7 +222,15 @@ std::int32_t Brain::State::lowest_running_priority() const {
     return lowest;
 }
 
-void Brain::State::evict(Job& job, const std::vector<Victim>& victims, const Shares& place) {
+void Brain::State::put_places(google::protobuf::RepeatedPtrField<proto::Placement>& out, const Shares& places) const {
+    for (const Share& share : places) {
+        proto::Placement& one = *out.Add();
+        one.set_node(nodes_in_order().names[share.node]);
+        one.set_rank_count(share.ranks);
+    }
+}
+
+void Brain::State::evict(Job& job, const std::vector<Victim>& victims, const Shares& place, const Moves& moves) {
     proto::Record planned;
     proto::PreemptionPlanned& body = *planned.mutable_preemption_planned();
     body.set_job(job.id);
@@ -148,10 +241,11 @@ void Brain::State::evict(Job& job, const std::vector<Victim>& victims, const Sha
         cost += victim.cost;
         names += (names.empty() ? "" : ", ") + std::to_string(victim.job);
     }
-    for (const Share& share : place) {
-        proto::Placement& one = *body.add_gang();
-        one.set_node(nodes_in_order().names[share.node]);
-        one.set_rank_count(share.ranks);
+    put_places(*body.mutable_gang(), place);
+    for (const auto& [id, where] : moves) {
+        auto& move = *body.add_moves();
+        move.set_job(id);
+        put_places(*move.mutable_gang(), where);
     }
     body.set_reason(fmt::format("{} {} make room, at a cost of {:.0f} card-seconds", victims.size() == 1 ? "job" : "jobs", names, cost));
     record(std::move(planned));
@@ -160,7 +254,8 @@ void Brain::State::evict(Job& job, const std::vector<Victim>& victims, const Sha
         proto::Record ending;
         proto::AttemptEnding& end = *ending.mutable_attempt_ending();
         *end.mutable_id() = id_of(other);
-        end.set_cause(other.spec.priority() < job.spec.priority()
+        end.set_cause(moves.count(other.id) != 0 ? fmt::format("moved out of the way of job {}, which needs more than any hole between gangs", job.id)
+                      : other.spec.priority() < job.spec.priority()
                           ? fmt::format("preempted by job {} of priority {} (its own is {})", job.id, job.spec.priority(), other.spec.priority())
                           : fmt::format("preempted by job {}, whose team takes back its quota", job.id));
         end.set_kind(proto::PREEMPTION);

@@ -166,6 +166,7 @@ void Brain::State::end_attempt(Job& job, Fault fault) {
     body.set_signal(fault.signal);
     body.set_last_lines(clip(std::move(fault.last_lines), 4096));
     if (fault.blame) body.set_blamed_node(fault.node);
+    body.set_node(fault.node);
     body.set_next(restart ? proto::RESTART : proto::END);
     if (!restart) body.set_outcome(proto::FAILED);
     *body.mutable_progress() = progress;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/text.h"
 #include "coordinator/brain/core.h"
@@ -10,9 +11,18 @@ namespace gangline::coordinator {
 namespace {
 
 constexpr std::uint32_t kMostRanks = 65'536;
+constexpr std::uint32_t kMostSpares = 1024;
+constexpr int kMostTasks = 10'000;
 constexpr std::size_t kMostSpecBytes = 2u << 20;
 
 bool is_absolute(const std::string& path) { return !path.empty() && path.front() == '/'; }
+
+std::string what_is_wrong_with_array(const proto::JobSpec& spec) {
+    if (spec.array_tasks().empty()) return spec.has_array() && spec.array().count() != 0 ? "--array: it has no task" : "";
+    if (spec.array_tasks_size() > kMostTasks) return fmt::format("--array: {} tasks; at most {} are taken", spec.array_tasks_size(), kMostTasks);
+    if (!std::is_sorted(spec.array_tasks().begin(), spec.array_tasks().end(), std::less_equal<>())) return "--array: its tasks rise, and none comes twice";
+    return {};
+}
 
 // Empty: good. Otherwise the option, its value, the range.
 std::string what_is_wrong(const proto::JobSpec& spec) {
@@ -45,6 +55,18 @@ std::string what_is_wrong(const proto::JobSpec& spec) {
     if (spec.time_min_s() != 0 && (spec.time_limit_s() == 0 || spec.time_min_s() > spec.time_limit_s())) {
         return fmt::format("--time-min {} s: give a --time that is longer", spec.time_min_s());
     }
+    if (spec.elastic() && (spec.ranks_per_node() == 0 || spec.nodes_max() == 0 || spec.ranks() != spec.nodes_max() * spec.ranks_per_node())) {
+        return "--nodes MIN-MAX: an elastic gang has the same number of ranks on each node";
+    }
+    if (spec.elastic() && (spec.nodes_min() == 0 || (spec.nodes_max() - spec.nodes_min()) % std::max(1u, spec.nodes_step()) != 0)) {
+        return fmt::format("--nodes {}-{}:{}: from the least number to the most it goes in whole steps", spec.nodes_min(), spec.nodes_max(), spec.nodes_step());
+    }
+    if (spec.segment() > 1 && (spec.nodes_min() == 0 || spec.nodes_min() % spec.segment() != 0 || (spec.elastic() && spec.nodes_step() % spec.segment() != 0))) {
+        return fmt::format("--segment {}: --nodes must be a multiple of it{}", spec.segment(), spec.elastic() ? ", and its step" : "");
+    }
+    if (spec.spares() > kMostSpares) return fmt::format("--spares {}: 0 to {} are accepted", spec.spares(), kMostSpares);
+    if (const auto constraint = parse_constraint(spec.constraint()); !constraint) return constraint.error().message;
+    if (const std::string wrong = what_is_wrong_with_array(spec); !wrong.empty()) return wrong;
     if (const auto dependency = parse_dependency(spec.dependency()); !dependency) return dependency.error().message;
     if (!is_absolute(spec.cwd())) return fmt::format("--chdir '{}': give an absolute folder", spec.cwd());
     if (!spec.checkpoint_folder().empty() && !is_absolute(spec.checkpoint_folder())) {
@@ -71,12 +93,17 @@ std::string Brain::State::never_fits(const proto::JobSpec& spec) const {
         }
     }
     const Roster& order = nodes_in_order();
-    if (order.empty->place_ignoring_promises(shape_of(need, order.names))) return {};
+    if (const auto gang = order.empty->place_ignoring_promises(shape_for(need.smallest()))) {
+        const std::uint32_t spares = spares_wanted();
+        if (spares == 0 || gang->size() + spares <= order.names.size()) return {};
+        return fmt::format("it needs {} nodes of {}, and {} are kept as spares (--spares of the coordinator)", gang->size(), order.names.size(), spares);
+    }
+    const auto its_own = facts.reservations.find(need.reservation);
     std::vector<Offer> offers;
     for (std::size_t i = 0; i < order.names.size(); ++i) {
+        if (its_own != facts.reservations.end() && std::find(its_own->second.nodes().begin(), its_own->second.nodes().end(), order.names[i]) == its_own->second.nodes().end()) continue;
         offers.push_back(whole_offer(order.nodes[i]->info));
-        offers.back().block = order.blocks[i];
-        offers.back().rack = order.racks[i];
+        describe(offers.back(), i);
     }
     return misfit(need, offers);
 }
@@ -99,6 +126,15 @@ void Brain::State::submit(const FromUser& event) {
             return reply(event, proto::REFUSED, fmt::format("--dependency {}: there is no job {}", text_of(term), term.job));
         }
     }
+    if (!spec.reservation().empty()) {
+        const auto found = facts.reservations.find(spec.reservation());
+        if (found == facts.reservations.end() || found->second.end_unix_ms() <= now.unix_ms) {
+            return reply(event, proto::REFUSED, fmt::format("--reservation {}: there is none of this name; gangline reservations lists them", spec.reservation()));
+        }
+        if (!may_use(found->second, event.who.user)) {
+            return reply(event, proto::REFUSED, fmt::format("--reservation {}: it is not for {}", spec.reservation(), event.who.user));
+        }
+    }
     if (spec.deadline_unix_ms() != 0 && now.unix_ms + static_cast<std::int64_t>(spec.time_limit_s()) * 1000 > spec.deadline_unix_ms()) {
         return reply(event, proto::REFUSED, fmt::format("--deadline {}: it is over before the job could end", iso_time(spec.deadline_unix_ms())));
     }
@@ -106,7 +142,7 @@ void Brain::State::submit(const FromUser& event) {
         return reply(event, proto::REFUSED, "this can never run here: " + clause);
     }
     const auto waiting = facts.waiting_of_user.find(event.who.user);
-    if (waiting != facts.waiting_of_user.end() && waiting->second >= options.most_queued_per_user) {
+    if (waiting != facts.waiting_of_user.end() && waiting->second + static_cast<std::uint64_t>(spec.array_tasks_size()) >= options.most_queued_per_user) {
         return reply(event, proto::REFUSED, fmt::format("{} has {} jobs queued; at most {} are taken", event.who.user,
                                                         waiting->second, options.most_queued_per_user));
     }
@@ -126,9 +162,20 @@ void Brain::State::submit(const FromUser& event) {
     for (const std::uint32_t group : event.who.groups) body.add_groups(group);
     body.set_home(event.who.home);
     *body.mutable_spec() = spec;
+    if (spec.array_tasks().empty()) {
+        body.mutable_spec()->clear_array();
+    } else {
+        proto::ArrayElement& array = *body.mutable_spec()->mutable_array();
+        array.set_count(static_cast<std::uint32_t>(spec.array_tasks_size()));
+        array.set_least(spec.array_tasks(0));
+        array.set_most(spec.array_tasks(spec.array_tasks_size() - 1));
+        array.set_step(std::max(1u, array.step()));
+    }
+    const std::uint64_t first = body.job();
     record(std::move(submitted));
     place_wanted = true;
-    reply(event, proto::OK, "", facts.last_job);
+    reply(event, proto::OK, "", first);
+    std::get<Reply>(others.back()).response.set_tasks(static_cast<std::uint32_t>(spec.array_tasks_size()));
 }
 
 }  // namespace gangline::coordinator

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -36,6 +38,9 @@ po::options_description describe(CoordinatorOptions& o) {
         ("no-preemption", po::bool_switch(&o.no_preemption), "no running gang makes room for a higher priority")
         ("guaranteed-run-ms", po::value(&o.guaranteed_run_ms)->value_name("MS")->default_value(o.guaranteed_run_ms), "a gang runs so long before it can be preempted")
         ("preemption-grace-ms", po::value(&o.preemption_grace_ms)->value_name("MS")->default_value(o.preemption_grace_ms), "to save and stop, for a gang that is preempted")
+        ("spares", po::value(&o.spares)->value_name("N|P%|auto")->default_value(o.spares), "whole nodes kept free for gangs that lose one; auto: by the failures that were seen")
+        ("placement", po::value(&o.placement)->value_name("pack|spread")->default_value(o.placement), "onto the fullest nodes that fit, or onto the emptiest")
+        ("defragment", po::bool_switch(&o.defragment), "move small gangs that have saved lately out of a large one's way")
         ("share-weight", po::value(&o.share_weight)->value_name("W")->default_value(o.share_weight), "of fair share in the order of the queue")
         ("age-weight", po::value(&o.age_weight_per_day)->value_name("W")->default_value(o.age_weight_per_day), "of a day's waiting")
         ("short-weight", po::value(&o.short_weight)->value_name("W")->default_value(o.short_weight), "of a small product of cards and time limit")
@@ -94,6 +99,8 @@ Result<void> CoordinatorOptions::validate() const {
             return wrong(fmt::format("{} {}: {} to {} are accepted", range.option, range.value, range.least, range.most));
         }
     }
+    if (const auto policy = parse_spares(spares); !policy) return policy.error();
+    if (placement != "pack" && placement != "spread") return wrong(fmt::format("--placement '{}': pack or spread are accepted", placement));
     for (const auto& [name, weight] : {std::pair{"--share-weight", share_weight}, std::pair{"--age-weight", age_weight_per_day}, std::pair{"--size-weight", size_weight}, std::pair{"--short-weight", short_weight}}) {
         if (!(weight >= 0 && weight <= 1e6)) return wrong(fmt::format("{} {}: 0 to 1000000 are accepted", name, weight));
     }
@@ -104,6 +111,20 @@ Result<void> CoordinatorOptions::validate() const {
     if (!is_open(lifeline_fd)) return wrong(fmt::format("--lifeline-fd {}: this descriptor is not open", lifeline_fd));
     if (!is_open(ready_fd)) return wrong(fmt::format("--ready-fd {}: this descriptor is not open", ready_fd));
     return {};
+}
+
+Result<SparePolicy> parse_spares(const std::string& text) {
+    if (text == "auto") return SparePolicy{SparePolicy::How::Observed, 0};
+    const bool percent = text.ends_with('%');
+    const char* const end = text.data() + text.size() - (percent ? 1 : 0);
+    double amount = 0;
+    const auto parsed = std::from_chars(text.data(), end, amount);
+    const double most = percent ? 50 : 100'000;
+    const bool whole = percent || amount == std::floor(amount);
+    if (text.empty() || parsed.ec != std::errc() || parsed.ptr != end || !(amount >= 0 && amount <= most) || !whole) {
+        return wrong(fmt::format("--spares '{}': a number of nodes (0 to 100000), a part of the cluster (0% to 50%), or auto are accepted", text));
+    }
+    return SparePolicy{percent ? SparePolicy::How::Percent : SparePolicy::How::Number, amount};
 }
 
 BrainOptions CoordinatorOptions::for_brain() const {
@@ -121,6 +142,9 @@ BrainOptions CoordinatorOptions::for_brain() const {
     brain.preemption = !no_preemption;
     brain.guaranteed_run = milliseconds(guaranteed_run_ms);
     brain.preemption_grace = milliseconds(preemption_grace_ms);
+    brain.spares = parse_spares(spares).value();
+    brain.spread = placement == "spread";
+    brain.defragment = defragment;
     brain.share_weight = share_weight;
     brain.age_weight_per_day = age_weight_per_day;
     brain.size_weight = size_weight;

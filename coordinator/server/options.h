@@ -29,6 +29,9 @@ struct CoordinatorOptions {
     bool no_preemption = false;
     std::int64_t guaranteed_run_ms = 600'000;
     std::int64_t preemption_grace_ms = 30'000;
+    std::string spares = "0";               // N, P% or auto
+    std::string placement = "pack";         // or spread
+    bool defragment = false;
     double share_weight = 1;
     double age_weight_per_day = 0.5;
     double size_weight = 0;
@@ -41,6 +44,9 @@ struct CoordinatorOptions {
     std::string authorised_path() const { return authorised.empty() ? state + "/authorised" : authorised; }
     BrainOptions for_brain() const;
 };
+
+// "3", "2.5%", "auto". Errors: InvalidArgument.
+Result<SparePolicy> parse_spares(const std::string& text);
 
 // argv[0] is the verb. Errors: InvalidArgument.
 Result<CoordinatorOptions> parse_options(int argc, const char* const* argv);

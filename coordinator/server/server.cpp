@@ -176,6 +176,9 @@ void Server::hear_user(Incoming incoming, std::vector<Event>& events) {
     if (!request.ParseFromString(incoming.payload)) return refuse(asker, proto::USAGE, "this request cannot be read: is the client of another version?");
     asker.request = request.id();
     const auto verb = request.body_case();
+    if (request.has_task()) {
+        if (auto why = parts_.brain.resolve_task(request); !why.empty()) return refuse(asker, proto::REFUSED, std::move(why));
+    }
     const std::uint64_t job = job_of(request);
     const auto owner = job != 0 ? parts_.brain.owner(job) : std::nullopt;
     if (auto why = refusal(incoming.sender, request, owner)) {
