@@ -210,12 +210,19 @@ struct Brain::State {
     std::vector<Victim> victims_for(const Job& job, const std::vector<Ending>& running) const;
     void plan_preemptions(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running);
     Cluster with_claims_met(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running) const;
+    using Moves = std::map<std::uint64_t, Shares>;  // job -> where it goes on
+    struct MovePlan {
+        Shares place;
+        std::vector<Victim> moved;
+        Moves moves;
+        double cost = 0;
+    };
+    std::optional<MovePlan> try_moving(const Job& job, Cluster freed, const std::vector<Victim>& movable, std::uint64_t& stuck) const;
     void plan_defragmentation(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running);
     std::vector<Victim> movable_for(const Job& job, const std::vector<Ending>& running) const;
     void spare_the_unneeded(std::vector<Victim>& victims, const Shares& place) const;
     bool is_taken(std::uint64_t job) const;
     std::int32_t lowest_running_priority() const;
-    using Moves = std::map<std::uint64_t, Shares>;  // job -> where it goes on
     void evict(Job& job, const std::vector<Victim>& victims, const Shares& place, const Moves& moves = {});
     void put_places(google::protobuf::RepeatedPtrField<proto::Placement>& out, const Shares& places) const;
     std::optional<Shares> claimed_by(const Job& job) const;
@@ -240,7 +247,7 @@ struct Brain::State {
     bool has_waited_for_domain(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const;
     bool misses_deadline(Job& job, std::int64_t& wake_ms);
     std::int64_t expected_run_ms(const Job& job) const;
-    std::vector<std::uint32_t> avoided_by(const Job& job) const;
+    std::vector<std::uint32_t> avoided_by(const Job& job, std::uint32_t failures = 1) const;
     bool same_cards(const Job& job, std::vector<proto::Placement>& gang) const;
     bool swap_nodes(const Job& job, std::vector<proto::Placement>& gang) const;
     std::vector<proto::Placement> to_gang(const Job& job, const Shares& shares) const;

@@ -18,7 +18,7 @@ TEST(Dependency, IsReadAsSbatchWritesIt) {
     EXPECT_EQ(back(*parse_dependency("afterok:7:8,afterany:9")), "afterok:7,afterok:8,afterany:9");
     EXPECT_EQ(back(*parse_dependency("afternotok:7?singleton")), "afternotok:7?singleton");
     EXPECT_EQ(back(*parse_dependency("after:7+30")), "after:7+30");
-    EXPECT_EQ(back(*parse_dependency("aftercorr:7")), "afterok:7");
+    EXPECT_EQ(back(*parse_dependency("aftercorr:7")), "aftercorr:7");
     EXPECT_TRUE(parse_dependency("")->terms.empty());
 }
 

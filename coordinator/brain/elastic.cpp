@@ -1,8 +1,8 @@
 // Gangs that change their size, and the nodes that are held beside them.
 //
 //   shrink   on a loss, when nothing else fits: place_recovering gives an elastic gang as many of its nodes as there are
-//   grow     when nobody waits for cards: told to save and stop, then placed on more nodes. Only a gang that has saved, that ran its guaranteed
-//            time, and that gains more than the restart costs
+//   grow     when nobody waits for cards: told to save and stop, then placed on more nodes, one that failed once and is back among them. Only a
+//            gang that has saved, that ran its guaranteed time, and that gains more than the restart costs
 //   spares   whole nodes of the job's own. A failed node's place is taken by one of them first; they are filled up when nodes are free
 #include <fmt/format.h>
 
@@ -82,7 +82,7 @@ void Brain::State::grow_gangs(const Cluster& cluster, const std::vector<Ending>&
         if (now.unix_ms - job.attempt().reserved_ms < to_ms(options.guaranteed_run)) continue;
         Cluster without = cluster;
         without.remove(one.gang);
-        const auto wider = without.place(shape_for(facts.needs[job.need]), now.unix_ms, end_if_started(job), avoided_by(job));
+        const auto wider = without.place(shape_for(facts.needs[job.need]), now.unix_ms, end_if_started(job), avoided_by(job, 2));
         if (!wider || ranks_of(*wider) <= job.attempt().ranks()) continue;
         const double more = static_cast<double>(ranks_of(*wider) - job.attempt().ranks());
         const double left_s = static_cast<double>(std::min(one.expected - now.unix_ms, kLongestGainMs)) / 1000;

@@ -40,12 +40,13 @@ std::optional<Shares> Brain::State::claimed_by(const Job& job) const {
     return shares;
 }
 
-std::vector<std::uint32_t> Brain::State::avoided_by(const Job& job) const {
+// The nodes on which the job has failed so often, and those that others claim.
+std::vector<std::uint32_t> Brain::State::avoided_by(const Job& job, std::uint32_t failures) const {
     std::vector<std::uint32_t> avoid;
     const Roster& order = nodes_in_order();
     for (const auto& [name, times] : job.blamed) {
         const auto number = order.numbers.find(name);
-        if (number != order.numbers.end()) avoid.push_back(number->second);
+        if (number != order.numbers.end() && times >= failures) avoid.push_back(number->second);
     }
     for (const auto& [key, other] : facts.queue) {
         if (!other->claim || other == &job) continue;
@@ -118,7 +119,7 @@ bool Brain::State::swap_nodes(const Job& job, std::vector<proto::Placement>& gan
 void Brain::State::place_recovering(Job& job) {
     std::vector<proto::Placement> gang;
     if (job.attempt().end.kind() == proto::RESIZE) {
-        const auto wider = cluster_now(&job, nullptr).place(shape_for(facts.needs[job.need]), now.unix_ms, end_if_started(job), avoided_by(job));
+        const auto wider = cluster_now(&job, nullptr).place(shape_for(facts.needs[job.need]), now.unix_ms, end_if_started(job), avoided_by(job, 2));
         if (wider && ranks_of(*wider) > job.attempt().ranks()) {
             gang = to_gang(job, *wider);
             return reserve(job, gang, fmt::format("on {}: {}", names_of(gang), job.attempt().end.cause()), job.granted_limit_s);

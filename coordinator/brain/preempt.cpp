@@ -24,6 +24,7 @@ constexpr std::int64_t kWorthMovingMs = 60'000;   // no move for a job that star
 constexpr std::int64_t kUnknownWaitMs = 3'600'000;
 constexpr double kGain = 2;                       // what it wins must be so many times what it costs
 constexpr std::size_t kMostMoved = 16;
+constexpr int kMostTries = 4;
 
 double cost_of(const Job& job, std::int64_t now_ms) {
     const Checkpoint* newest = job.newest_good();
@@ -140,54 +141,72 @@ std::vector<Brain::State::Victim> Brain::State::movable_for(const Job& job, cons
     return movable;
 }
 
-// For the first large job of the queue that fragments keep waiting.
+// Where `job` goes when some of `movable` go elsewhere; nothing: nowhere, or one of them finds no place beside it. Then `stuck` is that one.
+std::optional<Brain::State::MovePlan> Brain::State::try_moving(const Job& job, Cluster freed, const std::vector<Victim>& movable, std::uint64_t& stuck) const {
+    const Shape shape = shape_for(facts.needs[job.need]);
+    const Ms end = end_if_started(job);
+    MovePlan plan;
+    std::optional<Shares> place;
+    for (const Victim& one : movable) {
+        if (is_taken(one.job) || plan.moved.size() == kMostMoved) continue;
+        freed.remove(one.gang);
+        plan.moved.push_back(one);
+        if ((place = freed.place_ignoring_promises(shape, now.unix_ms, end))) break;
+    }
+    if (!place) return std::nullopt;
+    plan.place = *place;
+    const std::vector<Victim> all = plan.moved;
+    spare_the_unneeded(plan.moved, plan.place);
+    for (const Victim& one : all) {  // who was let off stays where it is
+        if (std::any_of(plan.moved.begin(), plan.moved.end(), [&](const Victim& other) { return other.job == one.job; })) continue;
+        Shares where;
+        for (const Part& part : facts.find(one.job)->attempt().parts) where.push_back({nodes_in_order().numbers.at(part.place.node()), part.place.rank_count()});
+        freed.add(shape_for(facts.needs[facts.find(one.job)->need]), where, kNever);
+    }
+    freed.add(shape, plan.place, end);
+    for (const Victim& one : plan.moved) {
+        const Job& other = *facts.find(one.job);
+        const Shape its = shape_for(facts.needs[other.need].smallest());
+        const auto there = freed.place_ignoring_promises(its, now.unix_ms, end_if_started(other));
+        if (!there) {
+            stuck = one.job;
+            return std::nullopt;
+        }
+        freed.add(its, *there, kNever);
+        plan.moves[one.job] = *there;
+        plan.cost += one.cost;
+    }
+    return plan;
+}
+
+// For the first job of the queue that fragments keep waiting.
 void Brain::State::plan_defragmentation(const Cluster& now_taken, const std::vector<Job*>& blocked, const std::vector<Ending>& running) {
     outlook.by_moving.clear();
-    for (Job* job : blocked) {
-        if (!may_evict(*job)) continue;
-        const Shape shape = shape_for(facts.needs[job->need]);
-        Cluster freed = with_claims_met(now_taken, blocked, running);
-        const Ms end = end_if_started(*job);
-        if (shape.least_cards() > freed.free_cards() || freed.place_ignoring_promises(shape, now.unix_ms, end)) return;
-        const auto entry = outlook.jobs.find(job->id);
-        const std::int64_t promised_ms = entry == outlook.jobs.end() ? 0 : entry->second.promised_ms;
-        const std::int64_t wait_ms = promised_ms == 0 ? kUnknownWaitMs : promised_ms - now.unix_ms;
-        std::vector<Victim> moved;
-        std::optional<Shares> place;
-        for (const Victim& one : movable_for(*job, running)) {
-            if (is_taken(one.job) || moved.size() == kMostMoved) continue;
-            freed.remove(one.gang);
-            moved.push_back(one);
-            if ((place = freed.place_ignoring_promises(shape, now.unix_ms, end))) break;
+    const auto first = std::find_if(blocked.begin(), blocked.end(), [&](const Job* job) { return job->state == proto::QUEUED && may_evict(*job); });
+    if (first == blocked.end()) return;
+    Job& job = **first;
+    const auto entry = outlook.jobs.find(job.id);
+    const std::int64_t promised_ms = entry == outlook.jobs.end() ? 0 : entry->second.promised_ms;
+    const std::int64_t wait_ms = promised_ms == 0 ? kUnknownWaitMs : promised_ms - now.unix_ms;
+    if (wait_ms < kWorthMovingMs) return;
+    const Cluster met = with_claims_met(now_taken, blocked, running);
+    const Shape shape = shape_for(facts.needs[job.need]);
+    if (shape.least_cards() > met.free_cards() || met.place_ignoring_promises(shape, now.unix_ms, end_if_started(job))) return;
+    std::vector<Victim> movable = movable_for(job, running);
+    for (int tries = 0; tries < kMostTries && !movable.empty(); ++tries) {
+        std::uint64_t stuck = 0;
+        const auto plan = try_moving(job, met, movable, stuck);
+        if (!plan && stuck == 0) return;
+        if (!plan) {
+            std::erase_if(movable, [&](const Victim& one) { return one.job == stuck; });
+            continue;
         }
-        if (!place || wait_ms < kWorthMovingMs) return;
-        const std::vector<Victim> all = moved;
-        spare_the_unneeded(moved, *place);
-        for (const Victim& one : all) {  // who was let off stays where it is
-            const bool stays = std::none_of(moved.begin(), moved.end(), [&](const Victim& other) { return other.job == one.job; });
-            if (!stays) continue;
-            Shares where;
-            for (const Part& part : facts.find(one.job)->attempt().parts) where.push_back({nodes_in_order().numbers.at(part.place.node()), part.place.rank_count()});
-            freed.add(shape_for(facts.needs[facts.find(one.job)->need]), where, kNever);
-        }
-        freed.add(shape, *place, end);
-        Moves moves;
-        double cost = 0;
+        if (static_cast<double>(shape.least_cards()) * static_cast<double>(wait_ms) / 1000 < kGain * plan->cost) return;
+        if (options.defragment) return evict(job, plan->moved, plan->place, plan->moves);
         std::string names;
-        for (const Victim& one : moved) {
-            const Job& other = *facts.find(one.job);
-            const Shape its = shape_for(facts.needs[other.need].smallest());
-            const auto there = freed.place_ignoring_promises(its, now.unix_ms, end_if_started(other));
-            if (!there) return;
-            freed.add(its, *there, kNever);
-            moves[one.job] = *there;
-            cost += one.cost;
-            names += fmt::format("{}{}", names.empty() ? "" : ", ", one.job);
-        }
-        if (static_cast<double>(shape.least_cards()) * static_cast<double>(wait_ms) / 1000 < kGain * cost) return;
-        if (options.defragment) return evict(*job, moved, *place, moves);
-        outlook.by_moving[job->id] = fmt::format("moving {} {} elsewhere, at a cost of {:.0f} card-seconds, would start it now; this coordinator does not move gangs (--defragment)",
-                                                 moved.size() == 1 ? "job" : "jobs", names, cost);
+        for (const Victim& one : plan->moved) names += fmt::format("{}{}", names.empty() ? "" : ", ", one.job);
+        outlook.by_moving[job.id] = fmt::format("moving {} {} elsewhere, at a cost of {:.0f} card-seconds, would start it now; this coordinator moves no gangs (--defragment)",
+                                                plan->moved.size() == 1 ? "job" : "jobs", names, plan->cost);
         return;
     }
 }

@@ -21,8 +21,8 @@ TEST(ReplicaPeers, EachNodeKeepsOneAndOnlyWhatOneRackHasTooMuchStaysInIt) {
     std::mt19937 random(5);
     for (int i = 0; i < 2000; ++i) {
         std::vector<std::uint32_t> racks(2 + random() % 40);
-        const std::uint32_t kinds = 1 + random() % 6;
-        for (std::uint32_t& rack : racks) rack = random() % kinds;
+        const auto kinds = static_cast<std::uint32_t>(1 + random() % 6);
+        for (std::uint32_t& rack : racks) rack = static_cast<std::uint32_t>(random() % kinds);
         const auto peers = replica_peers(racks);
         std::vector<std::uint32_t> sorted = peers;
         std::sort(sorted.begin(), sorted.end());

@@ -43,6 +43,7 @@ class Story {
         outcome.reached = world_.reached();
         for (const auto& [state, times] : seen_) outcome.reached[state] += times;
         if (off_ != 0) outcome.wrong.push_back("a report's causes do not add up to its wall clock");
+        if (ledger_off_ != 0) outcome.wrong.push_back("the cluster's causes do not add up to its cards");
         outcome.jobs = world_.promised().size();
         return outcome;
     }
@@ -61,6 +62,9 @@ class Story {
         options.brain.guaranteed_run = std::array{seconds(0), seconds(2), seconds(600)}[random_.below(3)];
         options.brain.preemption_grace = std::array{milliseconds(0), milliseconds(500), milliseconds(3000)}[random_.below(3)];
         options.brain.promises = static_cast<std::uint32_t>(random_.below(4));
+        options.brain.defragment = random_.chance(0.5);
+        options.brain.spread = random_.chance(0.2);
+        if (random_.chance(0.2)) options.brain.spares = {coordinator::SparePolicy::How::Number, 1};
         options.check_replay_every = 1 + random_.below(40);
         options.coordinator_dies = random_.chance(0.5) ? 0.004 : 0;
         options.checkpoint_rots = random_.chance(0.3) ? 0.1 : 0;
@@ -101,9 +105,37 @@ class Story {
         if (random_.chance(0.15) && some_job() != 0) spec.set_dependency(fmt::format("afterany:{}", some_job()));
         if (random_.chance(0.1)) spec.set_within("rack");
         if (random_.chance(0.3)) spec.set_nodes_min(1 + static_cast<std::uint32_t>(random_.below(std::min(ranks, world_.options().nodes))));
+        if (random_.chance(0.15)) {
+            const auto most = static_cast<std::uint32_t>(1 + random_.below(world_.options().nodes));
+            spec.set_elastic(true);
+            spec.set_ranks_per_node(static_cast<std::uint32_t>(1 + random_.below(world_.options().cards)));
+            spec.set_nodes_min(1);
+            spec.set_nodes_max(most);
+            spec.set_ranks(most * spec.ranks_per_node());
+        }
+        if (random_.chance(0.15)) spec.set_spares(1);
+        if (random_.chance(0.1)) {
+            for (std::uint32_t task = 0; task < 2 + random_.below(3); ++task) spec.add_array_tasks(task * 2);
+            spec.mutable_array()->set_most_at_once(static_cast<std::uint32_t>(random_.below(3)));
+        }
         if (world_.options().checkpoint_rots > 0) expected.may_fail = true;
         const std::uint64_t job = world_.submit(spec);
-        if (job != 0) expected_[job] = expected;
+        for (int i = 0; job != 0 && i < std::max(1, spec.array_tasks_size()); ++i) expected_[job + static_cast<std::uint64_t>(i)] = expected;
+    }
+
+    // A few seconds of a node for nobody, or for one user.
+    void reserve() {
+        proto::Request request;
+        proto::Reservation& one = *request.mutable_set_reservation()->mutable_reservation();
+        one.set_name(fmt::format("r{}", random_.below(4)));
+        one.add_nodes(some_node());
+        const std::int64_t now_ms = world_.unix_ms() + to_ms(random_.between(Duration{0}, seconds(5)));
+        one.set_start_unix_ms(now_ms);
+        one.set_end_unix_ms(now_ms + to_ms(random_.between(seconds(1), seconds(20))));
+        one.set_maintenance(random_.chance(0.7));
+        if (!one.maintenance()) one.add_users("bob");
+        if (random_.chance(0.2)) request.mutable_set_reservation()->set_end(true);
+        world_.ask(std::move(request));
     }
 
     void set_drain(const std::string& node, bool drain) {
@@ -117,7 +149,8 @@ class Story {
         World& world = world_;
         const std::string node = some_node();
         const std::uint64_t job = some_job();
-        switch (random_.below(14)) {
+        switch (random_.below(15)) {
+            case 13: reserve(); break;
             case 0: submit(); break;
             case 1:
             case 2: world.kill_rank(job, static_cast<std::uint32_t>(random_.below(4)), SIGKILL); break;
@@ -142,6 +175,10 @@ class Story {
                 expected_[job].may_be_cancelled = true;
                 proto::Request request;
                 request.mutable_cancel()->set_job(job);
+                const proto::JobView shown = world.view(job);
+                if (shown.array().job() == job) {  // its id means all of it
+                    for (std::uint64_t one = job; one < job + shown.array().count(); ++one) expected_[one].may_be_cancelled = true;
+                }
                 world.ask(std::move(request));
                 break;
             }
@@ -159,6 +196,15 @@ class Story {
         request.mutable_list_nodes();
         const proto::Response nodes = world_.answer(request);
         for (const proto::NodeView& node : nodes.nodes()) seen_[node.state()] += 1;
+        request.mutable_report_cluster();
+        const proto::Response cluster = world_.answer(request);
+        double cards_s = 0;
+        for (const proto::Cause& cause : cluster.cluster_report().causes()) {
+            cards_s += cause.card_s();
+            if (cause.card_s() < -1e-6) ++off_;
+        }
+        const double owned_s = cluster.cluster_report().owned_card_s();
+        if (std::abs(cards_s - owned_s) > 1e-3 * owned_s) ++ledger_off_;
         for (const std::uint64_t job : world_.promised()) {
             request.mutable_why_job()->set_job(job);
             world_.answer(request);
@@ -195,6 +241,7 @@ class Story {
     std::map<std::uint64_t, Expected> expected_;
     std::map<std::string, std::uint64_t> seen_;  // node states
     std::uint64_t off_ = 0;
+    std::uint64_t ledger_off_ = 0;
 };
 
 }  // namespace

@@ -156,7 +156,9 @@ void World::perform(std::vector<Action> actions) {
         }
         persists_over = true;
         if (auto* reply = std::get_if<coordinator::Reply>(&action)) {
-            if (reply->response.job() != 0 && reply->response.outcome() == proto::OK) promised_.insert(reply->response.job());
+            if (reply->response.job() != 0 && reply->response.outcome() == proto::OK) {
+                for (std::uint64_t i = 0; i < std::max(1u, reply->response.tasks()); ++i) promised_.insert(reply->response.job() + i);
+            }
             responses_[reply->tag] = std::move(reply->response);
         } else {
             auto& out = std::get<coordinator::SendOrder>(action);

@@ -132,6 +132,7 @@ class World {
     // ---- what a test sees
     bool coordinator_up() const { return brain_ != nullptr; }
     TimePoint now() const { return now_; }
+    std::int64_t unix_ms() const { return virtual_now().unix_ms; }
     const std::vector<proto::Record>& journal() const { return journal_; }
     const std::vector<std::string>& transcript() const { return transcript_; }
     const std::vector<std::string>& violations() const { return violations_; }
