@@ -70,6 +70,7 @@ class Story {
         options.checkpoint_rots = random_.chance(0.3) ? 0.1 : 0;
         options.echo = random_.chance(0.5) ? 0.7 : 0;
         options.most_delay = random_.chance(0.5) ? milliseconds(1) : milliseconds(20);
+        options.repeats = random_.chance(0.4) ? 0.02 : 0;
         options.bug = bug;
         return options;
     }

@@ -13,6 +13,12 @@ using coordinator::Action;
 using coordinator::Brain;
 using coordinator::Event;
 
+namespace {
+
+constexpr Duration kLatestRepeat = milliseconds(300);
+
+}  // namespace
+
 std::uint64_t Random::next() {
     std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -222,7 +228,7 @@ proto::JobView World::view(std::uint64_t job) const {
     return response.jobs_size() == 0 ? proto::JobView() : response.jobs(0);
 }
 
-// ---- connections: FIFO each way; a cut loses what is under way
+// ---- connections: FIFO each way; a cut loses what is under way, and a message may come a second time, after later ones
 
 void World::link(const std::string& name) {
     SimNode& node = nodes_.at(name);
@@ -246,11 +252,19 @@ void World::to_coordinator(const std::string& name, proto::NodeMessage message, 
     if (!brain_ || (!by_shepherd && !node.linked)) return;
     const TimePoint arrives = std::max(node.last_arrival_in, now_ + random_.between(Duration{0}, options_.most_delay));
     node.last_arrival_in = arrives;
-    at(arrives, [this, name, by_shepherd, connection = node.connection, life = coordinator_starts_, m = std::move(message)] {
+    const auto arrival = [this, name, by_shepherd, connection = node.connection, life = coordinator_starts_, m = std::move(message)] {
         if (!brain_ || life != coordinator_starts_) return;
         if (!by_shepherd && nodes_.at(name).connection != connection) return;
         deliver(coordinator::FromNode{name, m, by_shepherd});
-    });
+    };
+    at(arrives, arrival);
+    if (is_repeated()) at(arrives + random_.between(Duration{0}, kLatestRepeat), arrival);
+}
+
+bool World::is_repeated() {
+    const bool repeated = faults_ && random_.chance(options_.repeats);
+    if (repeated) ++reached_["repeated message"];
+    return repeated;
 }
 
 void World::send_order(const std::string& name, proto::Order order) {
@@ -259,10 +273,12 @@ void World::send_order(const std::string& name, proto::Order order) {
     SimNode& node = found->second;
     const TimePoint arrives = std::max(node.last_arrival_out, now_ + random_.between(Duration{0}, options_.most_delay));
     node.last_arrival_out = arrives;
-    at(arrives, [this, name, connection = node.connection, o = std::move(order)] {
+    const auto arrival = [this, name, connection = node.connection, o = std::move(order)] {
         const SimNode& there = nodes_.at(name);
         if (there.connection == connection && there.agent_up) hear_order(name, o);
-    });
+    };
+    at(arrives, arrival);
+    if (is_repeated()) at(arrives + random_.between(Duration{0}, kLatestRepeat), arrival);
 }
 
 }  // namespace gangline::simulate

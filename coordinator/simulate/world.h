@@ -50,6 +50,7 @@ struct WorldOptions {
     double checkpoint_rots = 0;        // at each commit
     double echo = 0;                   // a rank whose peer has died exits with code 1
     Duration most_delay = milliseconds(2);
+    double repeats = 0;                // each message comes again, up to 300 ms later, past others
     std::uint64_t check_replay_every = 1;  // steps of the brain; 0 = never
     PlantedBug bug = PlantedBug::None;
 };
@@ -162,6 +163,7 @@ class World {
     void arm_deadline();
     void send_order(const std::string& node, proto::Order order);
     void link(const std::string& node);
+    bool is_repeated();
     // ---- node.cpp: agents and shepherds
     void hear_order(const std::string& node, const proto::Order& order);
     void hear_prepare(SimNode& node, const proto::Prepare& prepare);
