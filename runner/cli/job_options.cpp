@@ -49,7 +49,7 @@ bool is_no_option_but_known(const std::string& variable) {
     static const std::set<std::string> names = {
         "GANGLINE_COORDINATOR", "GANGLINE_COORDINATOR_KEY", "GANGLINE_KEY", "GANGLINE_CONF", "GANGLINE_STATE", "GANGLINE_LOG",
         "GANGLINE_TIMING", "GANGLINE_MARK", "GANGLINE_JOB_ID", "GANGLINE_JOB_NAME", "GANGLINE_ATTEMPT", "GANGLINE_RESTART_COUNT",
-        "GANGLINE_NODE", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
+        "GANGLINE_NODE", "GANGLINE_ARRAY_TASK", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
         "GANGLINE_BIN", "GANGLINE_PROGRAMS", "GANGLINE_SOAK", "GANGLINE_E2E"};
     return names.contains(variable) || variable.starts_with("GANGLINE_RESTORE_");
 }
@@ -61,7 +61,22 @@ std::string opposite_of(const std::string& name) {
     return {};
 }
 
+Result<void> name_type(Cards& cards, const Given& given, const std::string& type) {
+    if (!cards.type.empty() && !same_letters(cards.type, type)) {
+        return Error{Code::InvalidArgument,
+                     fmt::format("{}: '{}' names two types of cards, {} and {}: a gang has cards of one type, leave one out",
+                                 shown(given), given.value, cards.type, type)};
+    }
+    cards.type = type;
+    return {};
+}
+
 }  // namespace
+
+bool same_letters(std::string_view a, std::string_view b) {
+    const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
 
 Result<std::vector<Given>> job_options_of_script(const ScriptFile& script, const std::string& file_name) {
     std::vector<Given> all;
@@ -177,12 +192,15 @@ Result<Cards> parse_cards(const Given& given) {
         const auto parsed = std::from_chars(number.data(), number.data() + number.size(), count);
         const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
         if (!is_number && fields.size() == 1 && !number.empty() && is_gres) {   // gpu:a100 is one of that type
-            cards.type = number;
+            if (const auto named = name_type(cards, given, number); !named) return named.error();
             cards.count += 1;
             continue;
         }
         if (!is_number || fields.size() > 2 || count > 65536) return bad(part);
-        if (fields.size() == 2) cards.type = fields.front();
+        if (fields.size() == 2 && fields.front().empty()) return bad(part);
+        if (fields.size() == 2) {
+            if (const auto named = name_type(cards, given, fields.front()); !named) return named.error();
+        }
         cards.count += count;
     }
     return cards;
