@@ -14,7 +14,7 @@
 namespace gangline::runner {
 namespace {
 
-constexpr std::size_t kMostScript = 2 * 1024 * 1024;
+constexpr std::size_t kMostScript = std::size_t{2} * 1024 * 1024;
 
 // Builds one spec; the first error ends it.
 class Builder {
@@ -44,13 +44,13 @@ class Builder {
                                           {"--output", &spec().output()}, {"--error", &spec().error()}, {"--comment", &spec().comment()},
                                           {"--checkpoint-dir", &spec().checkpoint_folder()}, {"--dependency", &spec().dependency()},
                                           {"the type of the cards", &spec().card_model()}}) {
-            if (const auto good = check(what, *value); !good) return good;
+            if (auto good = check(what, *value); !good) return good;
         }
         for (int i = 0; i < spec().argv_size(); ++i) {
-            if (const auto good = check(fmt::format("argument {} of the program", i), spec().argv(i)); !good) return good;
+            if (auto good = check(fmt::format("argument {} of the program", i), spec().argv(i)); !good) return good;
         }
         for (int i = 0; i < spec().script_args_size(); ++i) {
-            if (const auto good = check(fmt::format("argument {} of the script", i + 1), spec().script_args(i)); !good) return good;
+            if (auto good = check(fmt::format("argument {} of the script", i + 1), spec().script_args(i)); !good) return good;
         }
         return {};
     }
@@ -243,6 +243,16 @@ class Builder {
                                  spec().card_model(), model_by_)};
     }
 
+    // Of so many cards, which the option gives to the gang, a node or a rank.
+    Result<std::int64_t> share_of_a_rank(const Given& given, std::int64_t cards) {
+        const bool is_total = given.name == "gpus";
+        if (is_total && is_elastic_) return total_of_elastic(given);
+        const bool is_of_node = given.name == "gpus-per-node" || given.name == "gres";
+        const std::int64_t ranks = is_total ? ranks_ : is_of_node ? ranks_on_a_node() : 1;
+        if (cards % ranks != 0) return does_not_divide(given, cards, ranks, is_total ? "of the gang" : "of a node");
+        return cards / ranks;
+    }
+
     Result<void> take_cards() {
         std::optional<std::int64_t> each;
         std::string by;
@@ -256,23 +266,15 @@ class Builder {
             }
             if (const auto model = take_model(*given, cards->type); !model) return model.error();
             if (!cards->other.empty() && cards->count == 0) continue;
-            std::int64_t mine = cards->count;
-            if (std::string_view(name) == "gpus") {
-                if (is_elastic_) return total_of_elastic(*given);
-                if (mine % ranks_ != 0) return does_not_divide(*given, mine, ranks_, "of the gang");
-                mine /= ranks_;
-            } else if (std::string_view(name) == "gpus-per-node" || std::string_view(name) == "gres") {
-                const std::int64_t share = ranks_on_a_node();
-                if (mine % share != 0) return does_not_divide(*given, mine, share, "of a node");
-                mine /= share;
-            }
-            if (each && *each != mine) {
+            const auto mine = share_of_a_rank(*given, cards->count);
+            if (!mine) return mine.error();
+            if (each && *each != *mine) {
                 return Error{Code::InvalidArgument,
                              fmt::format("--{} gives each of the {} ranks {} cards, but {} gives it {}: leave one out",
-                                         by, ranks_, *each, shown(*given), mine)};
+                                         by, ranks_, *each, shown(*given), *mine)};
             }
             if (!each) by = name;
-            each = mine;
+            each = *mine;
         }
         if (each == 0) spec().clear_card_model();
         spec().set_cards_given(each.has_value());
