@@ -32,7 +32,7 @@ class Attachment {
           printer_(printer),
           signals_(signals),
           options_(options),
-          follower_(job, 0, LogFollower::Trouble::WaitForNode) {}
+          follower_({job, {}}, 0, LogFollower::Trouble::WaitForNode) {}
 
     Result<AttachEnd> run() {
         begun_ = heard_ = now().steady;
@@ -53,6 +53,8 @@ class Attachment {
     }
 
   private:
+    std::string name() const { return has_view_ ? name_of(view_) : std::to_string(job_); }
+
     AttachEnd end(int signal) {
         printer_.set_status("");
         return {view_, signal, cancelled_};
@@ -146,9 +148,9 @@ class Attachment {
         told_reason_ = reason;
         if (recovers) told_recovery_of_ = view_.attempt();
         if (is_held) {
-            printer_.say(fmt::format("job {} is {}: gangline release {}{}", job_, one_line(reason), job_, options_.reach));
+            printer_.say(fmt::format("job {} is {}: gangline release {}{}", name(), one_line(reason), name(), options_.reach));
         } else {
-            printer_.say(fmt::format("job {} {}{}", job_, reason.starts_with("waits ") ? "" : "waits: ", one_line(reason)));
+            printer_.say(fmt::format("job {} {}{}", name(), reason.starts_with("waits ") ? "" : "waits: ", one_line(reason)));
         }
     }
 
@@ -158,7 +160,7 @@ class Attachment {
             if (has_ended(view_.state()) || at - drawn_at_ < milliseconds(90)) return;
             if (words.empty() && at - begun_ < seconds(1)) return;    // a short job needs no status
             drawn_at_ = at;
-            std::string line = fmt::format("job {} {}", job_, state_word(view_.state()));
+            std::string line = fmt::format("job {} {}", name(), state_word(view_.state()));
             if (!words.empty()) line += "  " + words;
             if (view_.restarts() > 0) line += fmt::format("  {} restart{}", view_.restarts(), view_.restarts() == 1 ? "" : "s");
             printer_.set_status(line);
@@ -180,7 +182,7 @@ class Attachment {
         request.mutable_cancel()->set_reason(fmt::format("{} at its terminal", signal_name(signal)));
         client_.send(request);
         printer_.say(fmt::format("{}: cancelling job {} with its grace; once more to leave at once", signal_name(signal),
-                                 job_));
+                                 name()));
         pause_ = kFirstPause;
         return false;
     }
@@ -255,7 +257,7 @@ std::string failure_words(const proto::JobView& job) {
     const proto::AttemptView* const last = job.attempts_size() == 0 ? nullptr : &job.attempts(job.attempts_size() - 1);
     std::string cause = job.reason();
     if (job.state() == proto::FAILED && last != nullptr && !last->cause().empty()) cause = last->cause();
-    std::string text = fmt::format("job {} {}: {}", job.id(), state_word(job.state()), one_line(cause));
+    std::string text = fmt::format("job {} {}: {}", name_of(job), state_word(job.state()), one_line(cause));
     if (job.state() == proto::FAILED && !job.reason().empty() && job.reason().find(cause) == std::string::npos) {
         text += fmt::format(" ({})", one_line(job.reason()));
     }

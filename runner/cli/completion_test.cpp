@@ -42,6 +42,9 @@ TEST(Completion, BashCompletesAVerbsOwnOptions) {
     EXPECT_THAT(complete({"gangline", "submit", "--ntasks-p"}), HasSubstr("--ntasks-per-node="));
     EXPECT_THAT(complete({"gangline", "logs", "--"}), HasSubstr("--follow\n"));
     EXPECT_THAT(complete({"gangline", "logs", "--"}), Not(HasSubstr("--ntasks")));
+    EXPECT_THAT(complete({"gangline", "submit", "--spa"}), HasSubstr("--spares=\n"));
+    EXPECT_THAT(complete({"gangline", "reserve", "--m"}), HasSubstr("--maintenance\n"));
+    EXPECT_THAT(complete({"gangline", "report", "--cl"}), HasSubstr("--cluster\n"));
     EXPECT_THAT(complete({"gangline", "submit", "--repe"}), Not(HasSubstr("--repeat")));
 }
 

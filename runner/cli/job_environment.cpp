@@ -24,7 +24,7 @@ bool belongs_to_an_outer_job(const std::string& name) {
     static const char* const prefixes[] = {"PMIX_", "OMPI_", "PMI_", "GANGLINE_RESTORE_"};
     static const char* const names[] = {
         "GANGLINE_MARK", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS", "GANGLINE_STEP_SOCKET", "GANGLINE_JOB_ID",
-        "GANGLINE_JOB_NAME", "GANGLINE_ATTEMPT", "GANGLINE_RESTART_COUNT", "GANGLINE_NODE", "GANGLINE_CHECKPOINT_DIR",
+        "GANGLINE_JOB_NAME", "GANGLINE_ATTEMPT", "GANGLINE_RESTART_COUNT", "GANGLINE_NODE", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_ARRAY_TASK",
         "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
         "CUDA_VISIBLE_DEVICES", "JSM_JSRUN_PORT"};
     return std::any_of(std::begin(prefixes), std::end(prefixes),

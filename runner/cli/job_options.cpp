@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
 
 #include "base/text.h"
@@ -49,7 +50,7 @@ bool is_no_option_but_known(const std::string& variable) {
     static const std::set<std::string> names = {
         "GANGLINE_COORDINATOR", "GANGLINE_COORDINATOR_KEY", "GANGLINE_KEY", "GANGLINE_CONF", "GANGLINE_STATE", "GANGLINE_LOG",
         "GANGLINE_TIMING", "GANGLINE_MARK", "GANGLINE_JOB_ID", "GANGLINE_JOB_NAME", "GANGLINE_ATTEMPT", "GANGLINE_RESTART_COUNT",
-        "GANGLINE_NODE", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
+        "GANGLINE_NODE", "GANGLINE_ARRAY_TASK", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
         "GANGLINE_BIN", "GANGLINE_PROGRAMS", "GANGLINE_SOAK", "GANGLINE_E2E"};
     return names.contains(variable) || variable.starts_with("GANGLINE_RESTORE_");
 }
@@ -61,7 +62,38 @@ std::string opposite_of(const std::string& name) {
     return {};
 }
 
+Error bad_cards(const Given& given, const std::string& part) {
+    return {Code::InvalidArgument, fmt::format("{}: '{}' is not a number of cards: write {}", shown(given), part,
+                                               given.name == "gres" ? "gpu:N or gpu:TYPE:N" : "N or TYPE:N")};
+}
+
+bool is_number(const std::string& text) {
+    return std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
+std::optional<std::uint32_t> count_of(const std::string& text) {
+    std::uint32_t count = 0;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || count > 65536) return std::nullopt;
+    return count;
+}
+
+Result<void> name_type(Cards& cards, const Given& given, const std::string& type) {
+    if (!cards.type.empty() && !same_letters(cards.type, type)) {
+        return Error{Code::InvalidArgument,
+                     fmt::format("{}: '{}' names two types of cards, {} and {}: a gang has cards of one type, leave one out",
+                                 shown(given), given.value, cards.type, type)};
+    }
+    cards.type = type;
+    return {};
+}
+
 }  // namespace
+
+bool same_letters(std::string_view a, std::string_view b) {
+    const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
 
 Result<std::vector<Given>> job_options_of_script(const ScriptFile& script, const std::string& file_name) {
     std::vector<Given> all;
@@ -154,36 +186,24 @@ Unsupported unsupported_options(const JobOptions& options) {
 
 Result<Cards> parse_cards(const Given& given) {
     const bool is_gres = given.name == "gres";
-    const auto bad = [&](const std::string& part) {
-        return Error{Code::InvalidArgument,
-                     fmt::format("{}: '{}' is not a number of cards: write {}", shown(given), part,
-                                 is_gres ? "gpu:N or gpu:TYPE:N" : "N or TYPE:N")};
-    };
     Cards cards;
     if (is_gres && (given.value == "none" || given.value == "NONE")) return cards;
     for (const std::string& part : split(given.value, ',')) {
+        if (part.empty()) return bad_cards(given, part);
         std::vector<std::string> fields = split(part.substr(0, part.find('(')), ':');   // gpu:2(S:0-1)
-        if (is_gres) {
-            if (fields.front() != "gpu") {
-                if (part.empty()) return bad(part);
-                cards.other.push_back(part);
-                continue;
-            }
-            fields.erase(fields.begin());
-            if (fields.empty()) fields = {"1"};
-        }
-        const std::string& number = fields.back();
-        std::uint32_t count = 0;
-        const auto parsed = std::from_chars(number.data(), number.data() + number.size(), count);
-        const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
-        if (!is_number && fields.size() == 1 && !number.empty() && is_gres) {   // gpu:a100 is one of that type
-            cards.type = number;
-            cards.count += 1;
+        if (is_gres && fields.front() != "gpu") {
+            cards.other.push_back(part);
             continue;
         }
-        if (!is_number || fields.size() > 2 || count > 65536) return bad(part);
-        if (fields.size() == 2) cards.type = fields.front();
-        cards.count += count;
+        if (is_gres) fields.erase(fields.begin());
+        if (is_gres && fields.empty()) fields = {"1"};
+        if (is_gres && fields.size() == 1 && !fields[0].empty() && !is_number(fields[0])) fields.emplace_back("1");   // gpu:a100
+        const auto count = count_of(fields.back());
+        if (!count || fields.size() > 2 || fields.front().empty()) return bad_cards(given, part);
+        if (fields.size() == 2) {
+            if (const auto named = name_type(cards, given, fields.front()); !named) return named.error();
+        }
+        cards.count += *count;
     }
     return cards;
 }

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/protocol/job.pb.h"
@@ -51,12 +52,16 @@ struct Unsupported {
 };
 Unsupported unsupported_options(const JobOptions& options);
 
+// Whether two words are the same but for capitals.
+bool same_letters(std::string_view a, std::string_view b);
+
 // sbatch's way to write cards: "4", "a100:4"; for --gres "gpu", "gpu:4", "gpu:a100:4".
 struct Cards {
     std::uint32_t count = 0;
     std::string type;                        // empty: any
     std::vector<std::string> other;          // --gres entries that are not GPUs
 };
+// Errors: InvalidArgument, also for two types in one list.
 Result<Cards> parse_cards(const Given& given);
 
 }  // namespace gangline::runner

@@ -82,6 +82,20 @@ TEST(JobOptions, WhatIsNotSupportedIsNamedWithWhatHappensInstead) {
     EXPECT_THAT(unsupported.warnings[1], HasSubstr("--qos=high (in job.sh line 4) is not supported: there are no"));
 }
 
+TEST(JobOptions, PlacesAndArraysAreSupportedByTheirVariablesToo) {
+    const Environment environment = {{"SBATCH_CONSTRAINT", "ib"}, {"SBATCH_RESERVATION", "course"}, {"SBATCH_SPREAD_JOB", ""},
+                                     {"SBATCH_ARRAY_INX", "0-3"}, {"GANGLINE_SPARES", "1"}, {"GANGLINE_SEGMENT", "2"}};
+    const JobOptions options = merge_job_options({{{"constraint", "nvme", ""}}, job_options_of_environment(environment)});
+    EXPECT_EQ(options.text("constraint"), "nvme");
+    EXPECT_EQ(options.text("reservation"), "course");
+    EXPECT_TRUE(options.has("spread-job"));
+    EXPECT_EQ(options.text("array"), "0-3");
+    EXPECT_EQ(options.text("spares"), "1");
+    EXPECT_EQ(options.text("segment"), "2");
+    EXPECT_THAT(unsupported_options(options).warnings, IsEmpty());
+    EXPECT_EQ(unknown_variables({{"GANGLINE_ARRAY_TASK", "3"}}), "");
+}
+
 TEST(JobOptions, EveryUnsupportedOptionSaysWhatHappensInstead) {
     for (const OptionInfo& option : job_option_table()) EXPECT_FALSE(option.words.empty()) << option.name;
 }
@@ -107,6 +121,8 @@ TEST(Cards, AreReadInAllOfSbatchsWays) {
     EXPECT_EQ(parse_cards({"gres", "gpu:2(S:0-1)", ""})->count, 2U);
     EXPECT_EQ(parse_cards({"gres", "none", ""})->count, 0U);
     EXPECT_THAT(parse_cards({"gres", "nvme:1,gpu:1", ""})->other, ElementsAre("nvme:1"));
+    EXPECT_EQ(parse_cards({"gpus", "h100:4,H100:2", ""})->count, 6U);
+    EXPECT_FALSE(parse_cards({"gpus", "h100:4,a100:2", ""}).ok());
     EXPECT_FALSE(parse_cards({"gpus", "many", ""}).ok());
     EXPECT_FALSE(parse_cards({"gpus", "", ""}).ok());
     EXPECT_FALSE(parse_cards({"gres", "gpu:a:b:c", ""}).ok());

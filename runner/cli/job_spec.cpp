@@ -9,12 +9,12 @@
 #include <optional>
 
 #include "base/text.h"
+#include "runner/cli/job_values.h"
 
 namespace gangline::runner {
 namespace {
 
-constexpr std::int64_t kMostRanks = 1'000'000;
-constexpr std::size_t kMostScript = 2 * 1024 * 1024;
+constexpr std::size_t kMostScript = std::size_t{2} * 1024 * 1024;
 
 // Builds one spec; the first error ends it.
 class Builder {
@@ -26,7 +26,7 @@ class Builder {
         take_unsupported();
         for (const auto step : {&Builder::take_program, &Builder::take_size, &Builder::take_cards,
                                 &Builder::take_limits, &Builder::take_files, &Builder::take_place,
-                                &Builder::take_order, &Builder::take_environment}) {
+                                &Builder::take_order, &Builder::take_array, &Builder::take_environment}) {
             if (const auto done = (this->*step)(); !done) return done.error();
         }
         if (const auto text = check_text(); !text) return text.error();
@@ -42,14 +42,15 @@ class Builder {
         };
         for (const auto& [what, value] : {std::pair{"--job-name", &spec().name()}, {"the job script", &spec().script()}, {"the working folder", &spec().cwd()},
                                           {"--output", &spec().output()}, {"--error", &spec().error()}, {"--comment", &spec().comment()},
-                                          {"--checkpoint-dir", &spec().checkpoint_folder()}, {"--dependency", &spec().dependency()}}) {
-            if (const auto good = check(what, *value); !good) return good;
+                                          {"--checkpoint-dir", &spec().checkpoint_folder()}, {"--dependency", &spec().dependency()},
+                                          {"the type of the cards", &spec().card_model()}}) {
+            if (auto good = check(what, *value); !good) return good;
         }
         for (int i = 0; i < spec().argv_size(); ++i) {
-            if (const auto good = check(fmt::format("argument {} of the program", i), spec().argv(i)); !good) return good;
+            if (auto good = check(fmt::format("argument {} of the program", i), spec().argv(i)); !good) return good;
         }
         for (int i = 0; i < spec().script_args_size(); ++i) {
-            if (const auto good = check(fmt::format("argument {} of the script", i + 1), spec().script_args(i)); !good) return good;
+            if (auto good = check(fmt::format("argument {} of the script", i + 1), spec().script_args(i)); !good) return good;
         }
         return {};
     }
@@ -103,18 +104,18 @@ class Builder {
     Result<void> take_nodes() {
         const Given* const given = options_.find("nodes");
         if (given == nullptr) return {};
-        const std::size_t dash = given->value.find('-');
-        Given low = *given, high = *given;
-        low.value = given->value.substr(0, dash);
-        high.value = dash == std::string::npos ? low.value : given->value.substr(dash + 1);
-        const auto least = whole_number(low, 1, kMostRanks);
-        const auto most = whole_number(high, 1, kMostRanks);
-        if (!least || !most || *most < *least) {
-            return Error{Code::InvalidArgument, fmt::format("{}: '{}' is not a number of nodes: write N or MIN-MAX",
-                                                            shown(*given), given->value)};
+        const auto nodes = parse_node_range(*given);
+        if (!nodes) return nodes.error();
+        nodes_min_ = nodes->least;
+        nodes_max_ = nodes->most;
+        nodes_step_ = nodes->step;
+        is_elastic_ = nodes_min_ < nodes_max_ && !options_.has("ntasks") &&
+                      !(options_.has("gpus") && options_.has("gpus-per-task"));
+        if (nodes_step_ != 0 && !is_elastic_) {
+            return Error{Code::InvalidArgument,
+                         fmt::format("{}: the step of '{}' is for an elastic gang, but {} fixes the number of ranks: leave out one",
+                                     shown(*given), given->value, options_.has("ntasks") ? "--ntasks" : "--gpus with --gpus-per-task")};
         }
-        nodes_min_ = *least;
-        nodes_max_ = *most;
         return {};
     }
 
@@ -129,6 +130,10 @@ class Builder {
         if (ranks_ == 0) {
             if (const auto counted = count_ranks(); !counted) return counted.error();
         }
+        if (ranks_ > kMostRanks) {
+            return Error{Code::InvalidArgument,
+                         fmt::format("--nodes: {} ranks are too many: the most is {}", ranks_, kMostRanks)};
+        }
         if (nodes_min_ > ranks_) {
             warn(fmt::format("--nodes: {} rank{} cannot fill {} nodes: {} will do", ranks_, ranks_ == 1 ? "" : "s",
                              nodes_min_, ranks_));
@@ -140,6 +145,9 @@ class Builder {
                          fmt::format("--ntasks: {} ranks do not fit on {} node{} with {} each: the most is {}", ranks_,
                                      nodes_max_, nodes_max_ == 1 ? "" : "s", per_node_, nodes_max_ * per_node_)};
         }
+        if (const auto segment = take_segment(); !segment) return segment.error();
+        spec().set_elastic(is_elastic_);
+        spec().set_nodes_step(static_cast<std::uint32_t>(nodes_step_));
         spec().set_ranks(static_cast<std::uint32_t>(ranks_));
         spec().set_nodes_min(static_cast<std::uint32_t>(nodes_min_));
         spec().set_nodes_max(static_cast<std::uint32_t>(nodes_max_));
@@ -152,7 +160,39 @@ class Builder {
         return {};
     }
 
+    // An elastic gang grows by whole groups.
+    Result<void> take_segment() {
+        const Given* const given = options_.find("segment");
+        if (given == nullptr) return {};
+        const auto group = whole_number(*given, 1, kMostRanks);
+        if (!group) return group.error();
+        if (nodes_min_ == 0) {
+            return Error{Code::InvalidArgument,
+                         fmt::format("{}: groups of {} nodes need --nodes with a multiple of {}", shown(*given), *group, *group)};
+        }
+        for (const std::int64_t nodes : {nodes_min_, nodes_max_}) {
+            if (nodes % *group == 0) continue;
+            const std::int64_t above = nodes - nodes % *group + *group;
+            return Error{Code::InvalidArgument,
+                         fmt::format("{}: {} node{} cannot be made of groups of {}: ask for --nodes {}{}", shown(*given), nodes,
+                                     nodes == 1 ? "" : "s", *group, above > *group ? fmt::format("{} or ", above - *group) : "", above)};
+        }
+        if (is_elastic_ && nodes_step_ % *group != 0) {
+            return Error{Code::InvalidArgument,
+                         fmt::format("{}: steps of {} nodes are not whole groups of {}: write a step that is a multiple of {}, or none",
+                                     shown(*given), nodes_step_, *group, *group)};
+        }
+        if (is_elastic_ && nodes_step_ == 0 && *group > 1) nodes_step_ = *group;
+        spec().set_segment(static_cast<std::uint32_t>(*group));
+        return {};
+    }
+
     Result<void> count_ranks() {
+        if (is_elastic_) {
+            per_node_ = std::max<std::int64_t>(1, per_node_);
+            ranks_ = nodes_max_ * per_node_;
+            return {};
+        }
         ranks_ = std::max<std::int64_t>(1, nodes_min_) * std::max<std::int64_t>(1, per_node_);
         const Given* const total = options_.find("gpus");
         const Given* const each = options_.find("gpus-per-task");
@@ -184,6 +224,35 @@ class Builder {
                             ranks * std::max<std::int64_t>(1, (cards + ranks - 1) / ranks))};
     }
 
+    Error total_of_elastic(const Given& given) {
+        return {Code::InvalidArgument,
+                fmt::format("{}: '{}' is a total, but the gang has {} to {} nodes: ask by --gpus-per-node or --gpus-per-task", shown(given),
+                            given.value, nodes_min_, nodes_max_)};
+    }
+
+    // All options that name a type name the same one, in whichever letters.
+    Result<void> take_model(const Given& given, const std::string& type) {
+        if (type.empty()) return {};
+        if (spec().card_model().empty()) {
+            spec().set_card_model(type);
+            model_by_ = shown(given);
+        }
+        if (same_letters(spec().card_model(), type)) return {};
+        return Error{Code::InvalidArgument,
+                     fmt::format("{}: the type '{}' is not '{}' of {}: a gang has cards of one type, leave one out", shown(given), type,
+                                 spec().card_model(), model_by_)};
+    }
+
+    // Of so many cards, which the option gives to the gang, a node or a rank.
+    Result<std::int64_t> share_of_a_rank(const Given& given, std::int64_t cards) {
+        const bool is_total = given.name == "gpus";
+        if (is_total && is_elastic_) return total_of_elastic(given);
+        const bool is_of_node = given.name == "gpus-per-node" || given.name == "gres";
+        const std::int64_t ranks = is_total ? ranks_ : is_of_node ? ranks_on_a_node() : 1;
+        if (cards % ranks != 0) return does_not_divide(given, cards, ranks, is_total ? "of the gang" : "of a node");
+        return cards / ranks;
+    }
+
     Result<void> take_cards() {
         std::optional<std::int64_t> each;
         std::string by;
@@ -195,27 +264,19 @@ class Builder {
             for (const std::string& other : cards->other) {
                 not_supported(*given, "'" + other + "'", "only cards (gpu) are counted");
             }
-            if (!cards->type.empty()) {
-                not_supported(*given, "the type '" + cards->type + "'", "cards of any type serve");
-            }
+            if (const auto model = take_model(*given, cards->type); !model) return model.error();
             if (!cards->other.empty() && cards->count == 0) continue;
-            std::int64_t mine = cards->count;
-            if (std::string_view(name) == "gpus") {
-                if (mine % ranks_ != 0) return does_not_divide(*given, mine, ranks_, "of the gang");
-                mine /= ranks_;
-            } else if (std::string_view(name) == "gpus-per-node" || std::string_view(name) == "gres") {
-                const std::int64_t share = ranks_on_a_node();
-                if (mine % share != 0) return does_not_divide(*given, mine, share, "of a node");
-                mine /= share;
-            }
-            if (each && *each != mine) {
+            const auto mine = share_of_a_rank(*given, cards->count);
+            if (!mine) return mine.error();
+            if (each && *each != *mine) {
                 return Error{Code::InvalidArgument,
                              fmt::format("--{} gives each of the {} ranks {} cards, but {} gives it {}: leave one out",
-                                         by, ranks_, *each, shown(*given), mine)};
+                                         by, ranks_, *each, shown(*given), *mine)};
             }
             if (!each) by = name;
-            each = mine;
+            each = *mine;
         }
+        if (each == 0) spec().clear_card_model();
         spec().set_cards_given(each.has_value());
         spec().set_cards_per_rank(static_cast<std::uint32_t>(each.value_or(1)));
         return {};
@@ -301,6 +362,18 @@ class Builder {
     }
 
     Result<void> take_place() {
+        std::int64_t spares = 0;
+        if (const auto done = number("spares", 0, 1024, spares); !done) return done.error();
+        spec().set_spares(static_cast<std::uint32_t>(spares));
+        if (const Given* const given = options_.find("constraint"); given != nullptr) {
+            if (const auto good = check_constraint(*given); !good) return good.error();
+            spec().set_constraint(given->value);
+        }
+        if (const Given* const given = options_.find("reservation"); given != nullptr) {
+            if (const auto good = check_reservation_name(shown(*given), given->value); !good) return good.error();
+            spec().set_reservation(given->value);
+        }
+        spec().set_spread(options_.has("spread-job"));
         for (const bool only : {true, false}) {
             const Given* const given = options_.find(only ? "nodelist" : "exclude");
             if (given == nullptr) continue;
@@ -374,6 +447,21 @@ class Builder {
         return {};
     }
 
+    Result<void> take_array() {
+        const Given* const given = options_.find("array");
+        if (given == nullptr) return {};
+        const auto array = parse_array_tasks(*given);
+        if (!array) return array.error();
+        for (const std::uint32_t task : array->tasks) spec().add_array_tasks(task);
+        proto::ArrayElement& element = *spec().mutable_array();
+        element.set_count(static_cast<std::uint32_t>(array->tasks.size()));
+        element.set_least(array->tasks.front());
+        element.set_most(array->tasks.back());
+        element.set_step(array->step);
+        element.set_most_at_once(array->most_at_once);
+        return {};
+    }
+
     Result<void> take_environment() {
         auto environment = exported_environment(options_.text("export"), here_, built_.warnings);
         if (!environment) return environment.error();
@@ -393,6 +481,9 @@ class Builder {
     std::int64_t per_node_ = 0;
     std::int64_t nodes_min_ = 0;
     std::int64_t nodes_max_ = 0;
+    std::int64_t nodes_step_ = 0;
+    bool is_elastic_ = false;
+    std::string model_by_;                   // the option that named the type of the cards
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // From options to the JobSpec that is sent: sizes made consistent, the environment packed, every refusal in words.
 //
 //   ranks = --ntasks, or nodes x --ntasks-per-node, or --gpus / --gpus-per-task, or one per node
+//   elastic: --nodes MIN-MAX[:STEP] where nothing else gives the ranks: MIN to MAX nodes with --ntasks-per-node ranks each
 //   cards per rank = --cards-per-rank, --gpus-per-task, --gpus / ranks, or (--gpus-per-node, --gres) / ranks per node
 //
 // A card is never shared, so a total that does not divide is refused, with the numbers that would fit.

@@ -6,6 +6,7 @@
 namespace gangline::runner {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -124,8 +125,120 @@ TEST(JobSpec, LimitsFilesAndPlacesAreCarried) {
 TEST(JobSpec, UnsupportedOptionsAreKeptInTheSpec) {
     const auto built = build({"--qos=high", "--gres=gpu:a100:1,nvme:1"});
     ASSERT_TRUE(built.ok());
-    EXPECT_EQ(built->spec.unsupported_size(), 3);
-    EXPECT_EQ(built->warnings.size(), 3U);
+    EXPECT_EQ(built->spec.unsupported_size(), 2);
+    EXPECT_EQ(built->warnings.size(), 2U);
+}
+
+TEST(ElasticGang, IsARangeOfNodesWhereNothingElseGivesTheRanks) {
+    const proto::JobSpec plain = spec_of({"-N", "2-4"});
+    EXPECT_TRUE(plain.elastic());
+    EXPECT_EQ(plain.ranks(), 4U);
+    EXPECT_EQ(plain.ranks_per_node(), 1U);
+    EXPECT_EQ(plain.nodes_min(), 2U);
+    EXPECT_EQ(plain.nodes_max(), 4U);
+    EXPECT_EQ(plain.nodes_step(), 0U);
+    const proto::JobSpec stepped = spec_of({"-N", "4-16:4", "--ntasks-per-node=8", "--gpus-per-node=8"});
+    EXPECT_TRUE(stepped.elastic());
+    EXPECT_EQ(stepped.ranks(), 128U);
+    EXPECT_EQ(stepped.ranks_per_node(), 8U);
+    EXPECT_EQ(stepped.nodes_step(), 4U);
+    EXPECT_EQ(stepped.cards_per_rank(), 1U);
+    EXPECT_EQ(spec_of({"-N", "2-4", "--gpus-per-task=2"}).cards_per_rank(), 2U);
+}
+
+TEST(ElasticGang, IsNoneWhereTheRanksAreGivenOrTheRangeIsOneSize) {
+    for (const char* const option : {"--ntasks=4", "--ranks=4"}) {
+        const proto::JobSpec spec = spec_of({"-N", "2-4", option});
+        EXPECT_FALSE(spec.elastic());
+        EXPECT_EQ(spec.ranks(), 4U);
+        EXPECT_EQ(spec.ranks_per_node(), 0U);
+    }
+    const proto::JobSpec by_cards = spec_of({"-N", "2-4", "--gpus=8", "--gpus-per-task=2"});
+    EXPECT_FALSE(by_cards.elastic());
+    EXPECT_EQ(by_cards.ranks(), 4U);
+    EXPECT_FALSE(spec_of({"-N", "3-3"}).elastic());
+    EXPECT_FALSE(spec_of({"-N", "3"}).elastic());
+}
+
+TEST(ElasticGang, ATotalOfCardsOrAStepThatMeansNothingIsRefusedWithWhatToWrite) {
+    EXPECT_EQ(refusal({"-N", "2-4", "--gpus=8"}),
+              "--gpus: '8' is a total, but the gang has 2 to 4 nodes: ask by --gpus-per-node or --gpus-per-task");
+    EXPECT_THAT(refusal({"-N", "2-4:2", "-n", "4"}), HasSubstr("the step of '2-4:2' is for an elastic gang, but --ntasks fixes"));
+    EXPECT_THAT(refusal({"-N", "2-4:2", "-G", "8", "--gpus-per-task=2"}), HasSubstr("--gpus with --gpus-per-task fixes"));
+    EXPECT_THAT(refusal({"-N", "2-8:4"}), HasSubstr("write 2-6:4 or 2-10:4"));
+    EXPECT_THAT(refusal({"-N", "1-1000000", "--ntasks-per-node=8"}), HasSubstr("the most is 1000000"));
+}
+
+TEST(JobSpec, SparesAreWholeNodesUpToALimit) {
+    EXPECT_EQ(spec_of({"--spares=2"}).spares(), 2U);
+    EXPECT_EQ(spec_of({"--spares=1024"}).spares(), 1024U);
+    EXPECT_EQ(spec_of({}).spares(), 0U);
+    EXPECT_EQ(refusal({"--spares=1025"}), "--spares: '1025' is not a whole number from 0 to 1024");
+    EXPECT_THAT(refusal({"--spares=-1"}), HasSubstr("--spares: '-1'"));
+}
+
+TEST(JobSpec, SegmentsAreWholeGroupsAtBothEndsOfARange) {
+    EXPECT_EQ(spec_of({"-N", "8", "--segment=4"}).segment(), 4U);
+    EXPECT_EQ(spec_of({"-N", "4-8", "-n", "8", "--segment=4"}).segment(), 4U);
+    EXPECT_EQ(refusal({"-N", "6", "--segment=4"}), "--segment: 6 nodes cannot be made of groups of 4: ask for --nodes 4 or 8");
+    EXPECT_EQ(refusal({"-N", "1", "--segment=4"}), "--segment: 1 node cannot be made of groups of 4: ask for --nodes 4");
+    EXPECT_THAT(refusal({"-N", "4-6", "--segment=4"}), HasSubstr("6 nodes cannot"));
+    EXPECT_THAT(refusal({"-n", "8", "--segment=4"}), HasSubstr("need --nodes with a multiple of 4"));
+    EXPECT_THAT(refusal({"-N", "4", "--segment=0"}), HasSubstr("--segment: '0'"));
+}
+
+TEST(JobSpec, AnElasticGangGrowsByWholeSegments) {
+    EXPECT_EQ(spec_of({"-N", "4-12", "--segment=4"}).nodes_step(), 4U);
+    EXPECT_EQ(spec_of({"-N", "4-12:8", "--segment=4"}).nodes_step(), 8U);
+    EXPECT_EQ(spec_of({"-N", "4-12", "--segment=1"}).nodes_step(), 0U);
+    EXPECT_THAT(refusal({"-N", "4-12:2", "--segment=4"}), HasSubstr("steps of 2 nodes are not whole groups of 4"));
+}
+
+TEST(JobSpec, FeaturesReservationAndSpreadAreCarried) {
+    const auto built = build({"-C", "nvme&ib", "--reservation=course", "--spread-job"});
+    ASSERT_TRUE(built.ok());
+    EXPECT_EQ(built->spec.constraint(), "nvme&ib");
+    EXPECT_EQ(built->spec.reservation(), "course");
+    EXPECT_TRUE(built->spec.spread());
+    EXPECT_THAT(built->warnings, IsEmpty());
+    EXPECT_EQ(built->spec.unsupported_size(), 0);
+    EXPECT_THAT(refusal({"-C", "[a|b]"}), HasSubstr("--constraint: '[a|b]' has brackets"));
+    EXPECT_THAT(refusal({"--reservation=a,b"}), HasSubstr("--reservation: 'a,b' is not the name of one reservation"));
+}
+
+TEST(CardModel, IsTheTypeThatAnyOptionNames) {
+    for (const char* const option : {"--gpus=h100:4", "--gpus-per-node=h100:4", "--gpus-per-task=h100:4", "--cards-per-rank=h100:4", "--gres=gpu:h100:4"}) {
+        const auto built = build({option});
+        ASSERT_TRUE(built.ok()) << option;
+        EXPECT_EQ(built->spec.card_model(), "h100") << option;
+        EXPECT_EQ(built->spec.cards_per_rank(), 4U) << option;
+        EXPECT_THAT(built->warnings, IsEmpty()) << option;
+    }
+    EXPECT_EQ(spec_of({"--gpus=4"}).card_model(), "");
+    EXPECT_EQ(spec_of({"--gpus=h100:0"}).card_model(), "");
+    EXPECT_EQ(spec_of({"-n", "2", "--gpus=h100:4", "--gpus-per-task=2"}).card_model(), "h100");
+    EXPECT_EQ(spec_of({"-n", "2", "--gpus=H100:4", "--gpus-per-task=h100:2"}).card_model(), "h100");
+}
+
+TEST(CardModel, TwoTypesAreRefusedWithBothNames) {
+    EXPECT_EQ(refusal({"-n", "2", "--gpus=h100:4", "--gpus-per-task=a100:2"}),
+              "--gpus: the type 'h100' is not 'a100' of --gpus-per-task: a gang has cards of one type, leave one out");
+    EXPECT_THAT(refusal({"--gres=gpu:h100:4,gpu:a100:2"}), HasSubstr("names two types of cards, h100 and a100"));
+    EXPECT_THAT(refusal({"--gpus=:4"}), HasSubstr("is not a number of cards"));
+}
+
+TEST(JobArray, IsItsTasksAndWhatEachElementIsToKnow) {
+    const proto::JobSpec spec = spec_of({"--array=2-10:4%2"});
+    EXPECT_THAT(spec.array_tasks(), ElementsAre(2U, 6U, 10U));
+    EXPECT_EQ(spec.array().count(), 3U);
+    EXPECT_EQ(spec.array().least(), 2U);
+    EXPECT_EQ(spec.array().most(), 10U);
+    EXPECT_EQ(spec.array().step(), 4U);
+    EXPECT_EQ(spec.array().most_at_once(), 2U);
+    EXPECT_EQ(spec.array().job(), 0U);
+    EXPECT_EQ(spec.array().task(), 0U);
+    EXPECT_FALSE(spec_of({}).has_array());
+    EXPECT_THAT(refusal({"--array=5-1"}), HasSubstr("--array: '5-1'"));
 }
 
 std::string value_in(const Environment& environment, const std::string& name) {

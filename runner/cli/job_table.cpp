@@ -22,7 +22,9 @@ OptionTable supported() {
     constexpr Takes kNo = Takes::Nothing, kValue = Takes::Value, kMaybe = Takes::Maybe;
     return {
         yes("job-name", 'J', kValue, "NAME", "the job's name", "SBATCH_JOB_NAME"),
-        yes("nodes", 'N', kValue, "MIN[-MAX]", "how many nodes"),
+        yes("nodes", 'N', kValue, "MIN[-MAX[:STEP]]", "how many nodes; with MAX and without --ntasks the gang is elastic"),
+        yes("spares", 0, kValue, "N", "whole nodes held beside the gang, to take a failed one's place (default: 0)"),
+        yes("segment", 0, kValue, "N", "nodes in groups of N, each group in one rack"),
         yes("ntasks", 'n', kValue, "N", "how many ranks"),
         alias("ranks", "N", "ntasks"),
         yes("ntasks-per-node", 0, kValue, "N", "ranks on each node"),
@@ -42,7 +44,7 @@ OptionTable supported() {
         yes("deadline", 0, kValue, "WHEN", "give up when it could not end by then (with --time)"),
         yes("dependency", 'd', kValue, "TYPE:JOB[:JOB...]", "wait for others: after, afterany, afterok, afternotok, singleton; , all, ? any"),
         yes("switches", 0, kValue, "1[@WAIT]", "all of the gang in one rack; after WAIT anywhere", "SBATCH_REQ_SWITCH"),
-        yes("output", 'o', kValue, "PATTERN", "file for the output; %j job, %x name, %u user, %N node, %t rank"),
+        yes("output", 'o', kValue, "PATTERN", "file for the output; %j job, %x name, %u user, %N node, %t rank, %A array, %a task"),
         yes("error", 'e', kValue, "PATTERN", "file for standard error (default: with the output)"),
         yes("open-mode", 0, kValue, "append|truncate", "how these files are opened", "SBATCH_OPEN_MODE"),
         yes("chdir", 'D', kValue, "FOLDER", "working folder (default: this one)"),
@@ -50,8 +52,13 @@ OptionTable supported() {
             "SBATCH_EXPORT"),
         yes("priority", 0, kValue, "N", "higher goes first (default: 0)"),
         yes("nice", 0, kMaybe, "N", "lowers the priority by N (default: 100)"),
+        yes("constraint", 'C', kValue, "FEATURES", "nodes with these features: nvme&ib, a|b", "SBATCH_CONSTRAINT"),
+        yes("reservation", 0, kValue, "NAME", "only on the nodes of this reservation, while it lasts", "SBATCH_RESERVATION"),
+        yes("spread-job", 0, kNo, "", "the emptiest nodes rather than the fullest", "SBATCH_SPREAD_JOB"),
         yes("nodelist", 'w', kValue, "NODES", "only these nodes: n1,n[3-5]"),
         yes("exclude", 'x', kValue, "NODES", "not these nodes"),
+        yes("array", 'a', kValue, "TASKS[%N]", "one job for each task (0-15, 1,3,5-9, 0-99:4), at most N of them at once",
+            "SBATCH_ARRAY_INX"),
         yes("hold", 'H', kNo, "", "do not start before `gangline release`"),
         yes("exclusive", 0, kMaybe, "WHO", "whole nodes", "SBATCH_EXCLUSIVE"),
         yes("comment", 0, kValue, "TEXT", "kept with the job"),
@@ -77,7 +84,6 @@ OptionTable not_supported() {
     const char* const placing = "the cluster chooses the place";
     const char* const binding = "each rank is bound to its CPUs and sees its own cards";
     const char* const mail = "no mail is sent";
-    const char* const one_job = "one job is queued, once";
     const char* const nothing = "it changes nothing here";
     return {
         not_yet("account", 'A', kValue, accounts, "SBATCH_ACCOUNT"),
@@ -93,17 +99,13 @@ OptionTable not_supported() {
         not_yet("ntasks-per-socket", 0, kValue, by_ranks),
         not_yet("gpus-per-socket", 0, kValue, by_ranks),
         not_yet("mincpus", 0, kValue, by_ranks),
-        not_yet("constraint", 'C', kValue, placing, "SBATCH_CONSTRAINT"),
         not_yet("prefer", 0, kValue, placing),
-        not_yet("segment", 0, kValue, placing),
         not_yet("distribution", 'm', kValue, "ranks fill one node after the other", "SBATCH_DISTRIBUTION"),
         not_yet("contiguous", 0, kNo, placing),
         not_yet("use-min-nodes", 0, kNo, placing, "SBATCH_USE_MIN_NODES"),
-        not_yet("spread-job", 0, kNo, placing, "SBATCH_SPREAD_JOB"),
         not_yet("nodefile", 'F', kValue, "name the nodes by --nodelist"),
         not_yet("cluster-constraint", 0, kValue, placing),
         not_yet("clusters", 'M', kValue, "the job goes to the configured cluster", "SBATCH_CLUSTERS"),
-        not_yet("reservation", 0, kValue, "there are no reservations", "SBATCH_RESERVATION"),
         not_yet("licenses", 'L', kValue, "licences are not counted"),
         not_yet("gpu-bind", 0, kValue, binding, "SBATCH_GPU_BIND"),
         not_yet("mem-bind", 0, kValue, binding, "SBATCH_MEM_BIND"),
@@ -126,7 +128,6 @@ OptionTable not_supported() {
         not_yet("bbf", 0, kValue, nothing),
         not_yet("delay-boot", 0, kValue, nothing, "SBATCH_DELAY_BOOT"),
         not_yet("wait-all-nodes", 0, kValue, "a gang starts whole, always", "SBATCH_WAIT_ALL_NODES"),
-        not_yet("array", 'a', kValue, one_job, "SBATCH_ARRAY_INX"),
         not_yet("kill-on-invalid-dep", 0, kValue, "a job whose dependency can never be met stays queued, and `gangline why` says so"),
         not_yet("no-kill", 'k', kMaybe, "a gang that lost a node is restarted whole", "SBATCH_NO_KILL"),
         not_yet("signal", 0, kValue, "SIGTERM comes at the time limit, SIGKILL after --grace", "SBATCH_SIGNAL"),

@@ -54,7 +54,8 @@ void LogFollower::ask(Client& client, TimePoint at) {
         if (cursor.complete || cursor.attempt != current || cursor.due > at) continue;
         proto::Request request;
         proto::ReadLogs& read = *request.mutable_read_logs();
-        read.set_job(job_);
+        read.set_job(job_.job);
+        set_task(request, job_);
         read.set_attempt(cursor.attempt);
         read.set_node(cursor.node);
         read.set_offset(cursor.offset);

@@ -18,6 +18,7 @@
 #include "base/protocol/user.pb.h"
 #include "base/time.h"
 #include "runner/cli/client.h"
+#include "runner/cli/job_name.h"
 #include "runner/cli/output_printer.h"
 
 namespace gangline::runner {
@@ -27,7 +28,7 @@ class LogFollower {
     enum class Trouble { WaitForNode, GiveUp };   // a node that does not answer while its attempt goes on
 
     // `only_attempt` 0: all of them.
-    LogFollower(std::uint64_t job, std::uint32_t only_attempt, Trouble trouble)
+    LogFollower(JobName job, std::uint32_t only_attempt, Trouble trouble)
         : job_(job), only_attempt_(only_attempt), trouble_(trouble) {}
 
     void see(const proto::JobView& job, TimePoint at);
@@ -56,7 +57,7 @@ class LogFollower {
     std::uint32_t current_attempt() const;
     void fail(Cursor& cursor, const std::string& why, OutputPrinter& printer, TimePoint at);
 
-    std::uint64_t job_;
+    JobName job_;
     std::uint32_t only_attempt_;
     Trouble trouble_;
     std::vector<Cursor> cursors_;

@@ -1,10 +1,11 @@
-// `report` and `why` as text: bars per cause, what was done and redone, and advice.
+// `report`, `report --cluster` and `why` as text: bars per cause, what was done and redone, accounts, and advice.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
+#include "runner/cli/job_name.h"
 #include "runner/cli/table.h"
 #include "runner/cli/views.h"
 
@@ -20,15 +21,64 @@ std::string bar(double share) {
     return std::string(full, '#') + std::string(kBar - full, '.');
 }
 
+double share_of(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::string cost_text(double cost, const std::string& currency) {
+    return fmt::format("{:.2f}{}{}", cost, currency.empty() ? "" : " ", currency);
+}
+
+// Small clusters need the digits.
+std::string card_hours(double card_s, double owned_card_s) {
+    const double hours = owned_card_s / 3600;
+    return fmt::format("{:.{}f}", card_s / 3600, hours >= 1000 ? 0 : hours >= 1 ? 2 : 4);
+}
+
+// What computed or exchanged for steps of the final history.
+double useful_card_s(const proto::Account& account) {
+    double sum = 0;
+    for (const proto::Cause& cause : account.causes()) {
+        if (cause.name() == "compute" || cause.name() == "communication") sum += cause.card_s();
+    }
+    return sum;
+}
+
+using Accounts = google::protobuf::RepeatedPtrField<proto::Account>;
+
+std::string accounts_text(const char* title, const char* who, const Accounts& accounts, const proto::ClusterReport& report,
+                          const Terminal& terminal) {
+    if (accounts.empty()) return {};
+    const bool has_cost = std::any_of(accounts.begin(), accounts.end(), [](const proto::Account& one) { return one.cost() > 0; });
+    std::vector<Column> columns = {{who, Column::Align::Left, 8}, {"CARD-HOURS", Column::Align::Right, 0},
+                                   {"OF OWNED", Column::Align::Right, 0}, {"USEFUL", Column::Align::Right, 0}};
+    if (has_cost) columns.push_back({"COST", Column::Align::Right, 0});
+    Table table(columns);
+    for (const proto::Account& one : accounts) {
+        std::vector<Cell> row = {one.name(), card_hours(one.card_s(), report.owned_card_s()),
+                                 percent(share_of(one.card_s(), report.owned_card_s())),
+                                 percent(share_of(useful_card_s(one), one.card_s()))};
+        if (has_cost) row.emplace_back(cost_text(one.cost(), report.currency()));
+        table.add(std::move(row));
+    }
+    return std::string(title) + "\n" + table.text(terminal, 2);
+}
+
 std::string seconds_text(double duration_s) {
     return duration_s < 10 ? fmt::format("{:.2f}s", duration_s) : human_duration(duration_s);
 }
 
 }  // namespace
 
+std::string passed_over_text(const google::protobuf::RepeatedPtrField<std::string>& lines) {
+    std::string text = lines.empty() ? "" : "Passed over\n";
+    for (const std::string& line : lines) text += fmt::format("  - {}\n", one_line(line));
+    return text;
+}
+
 std::string report_text(const proto::Report& report, const Terminal& terminal) {
     const proto::JobView& job = report.job();
-    std::string text = fmt::format("Job {} \"{}\" of {}: {}\n", job.id(), one_line(job.name()), job.user(),
+    std::string text = fmt::format("Job {} \"{}\" of {}: {}\n", name_of(job), one_line(job.name()), job.user(),
                                    toned(terminal, state_tone(job.state()), state_word(job.state())));
     text += fmt::format("  {} from its first reservation{}, after {} in the queue; {} on {} cards\n",
                         seconds_text(report.wall_s()), has_ended(job.state()) ? " to its end" : " until now",
@@ -40,6 +90,7 @@ std::string report_text(const proto::Report& report, const Terminal& terminal) {
     if (report.steps() > 0) {
         text += fmt::format("  {} steps in the final history, {} redone\n", report.steps(), report.steps_redone());
     }
+    if (report.cost() != 0) text += fmt::format("  cost {}\n", cost_text(report.cost(), one_line(report.currency())));
     Table table({{"CAUSE", Column::Align::Left, 0}, {"TIME", Column::Align::Right, 0}, {"SHARE", Column::Align::Right, 0},
                  {"", Column::Align::Left, 0}, {"", Column::Align::Left, 10}});
     for (const proto::Cause& cause : report.causes()) {
@@ -61,10 +112,31 @@ std::string report_text(const proto::Report& report, const Terminal& terminal) {
     return text;
 }
 
-std::string why_text(const proto::Why& why) {
+std::string cluster_report_text(const proto::ClusterReport& report, const Terminal& terminal) {
+    const double owned = report.owned_card_s();
+    std::string text = fmt::format("The cluster from {} to {}: {} card-hours owned\n", iso_time(report.since_unix_ms()),
+                                   iso_time(report.until_unix_ms()), card_hours(owned, owned));
+    text += fmt::format("  held by jobs {}, useful {}\n", percent(report.allocated()), percent(report.useful()));
+    Table table({{"CAUSE", Column::Align::Left, 0}, {"CARD-HOURS", Column::Align::Right, 0}, {"OF OWNED", Column::Align::Right, 0},
+                 {"", Column::Align::Left, 0}, {"", Column::Align::Left, 10}});
+    for (const proto::Cause& cause : report.causes()) {
+        if (cause.card_s() <= 0) continue;
+        const double share = share_of(cause.card_s(), owned);
+        const bool useful = cause.name() == "compute" || cause.name() == "communication";
+        table.add({cause.name(), card_hours(cause.card_s(), owned), percent(share), Cell(bar(share), useful ? Tone::Good : Tone::Busy),
+                   cause.words()});
+    }
+    if (!table.empty()) text += "Where the card-hours went\n" + table.text(terminal, 2);
+    text += accounts_text("Teams", "TEAM", report.teams(), report, terminal);
+    text += accounts_text("Users", "USER", report.users(), report, terminal);
+    text += accounts_text("Jobs", "JOB", report.jobs(), report, terminal);
+    return text;
+}
+
+std::string why_text(const proto::Why& why, const std::string& name) {
     std::string text = one_line(why.sentence()) + "\n";
     if (!why.sentence().starts_with("Job ")) {
-        text = fmt::format("Job {} is {}: {}", why.job(), state_word(why.state()), text);
+        text = fmt::format("Job {} is {}: {}", name, state_word(why.state()), text);
     }
     if (why.position() > 0) text += fmt::format("  position {} in the queue\n", why.position());
     for (const std::string& clause : why.clauses()) text += fmt::format("  - {}\n", one_line(clause));
@@ -72,6 +144,7 @@ std::string why_text(const proto::Why& why) {
     for (const std::string& other : why.relaxed()) {
         if (other != why.sooner()) text += fmt::format("      or: {}\n", one_line(other));
     }
+    text += passed_over_text(why.passed_over());
     return text;
 }
 

@@ -20,7 +20,8 @@ Result<proto::Response> ask_about(const Line& line, const std::function<void(pro
     const auto job = the_job(line, **client);
     if (!job) return job.error();
     proto::Request request;
-    fill(request, *job);
+    fill(request, job->job);
+    set_task(request, *job);
     return (*client)->ask(request);
 }
 
@@ -35,20 +36,26 @@ int for_each_job(const Line& line, const char* done_word,
     int worst = 0;
     nlohmann::ordered_json done = nlohmann::ordered_json::array();
     for (const std::string& word : line.words) {
-        const auto job = job_number(**client, word);
+        const auto job = find_job(**client, word);
         if (!job) {
             worst = std::max(worst, fail(line, job.error()));
             continue;
         }
         proto::Request request;
-        fill(request, *job);
+        fill(request, job->job);
+        set_task(request, *job);
         const auto response = (*client)->ask(request);
         if (!response) {
             worst = std::max(worst, fail(line, response.error()));
             continue;
         }
-        done.push_back(*job);
-        std::string words = response->message().empty() ? fmt::format("job {} {}", *job, done_word) : response->message();
+        if (job->task) {
+            done.push_back(to_string(*job));
+        } else {
+            done.push_back(job->job);
+        }
+        std::string words =
+            response->message().empty() ? fmt::format("job {} {}", to_string(*job), done_word) : response->message();
         words.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(words.front())));
         if (!line.json()) print(words + "\n");
     }
@@ -99,7 +106,31 @@ int run_show(const Line& line) {
     return 0;
 }
 
+namespace {
+
+int report_cluster(const Line& line) {
+    if (!line.words.empty()) {
+        return fail(line, {Code::InvalidArgument,
+                           fmt::format("report --cluster takes no '{}': one job is reported by gangline report JOB", line.words.front())});
+    }
+    auto client = connect(line);
+    if (!client) return fail(line, client.error());
+    proto::Request request;
+    request.mutable_report_cluster()->set_user(line.text("user"));
+    const auto response = (*client)->ask(request);
+    if (!response) return fail(line, response.error());
+    print(line.json() ? json_document("cluster_report", to_json(response->cluster_report()))
+                      : cluster_report_text(response->cluster_report(), terminal_of(1)));
+    return 0;
+}
+
+}  // namespace
+
 int run_report(const Line& line) {
+    if (line.has("cluster")) return report_cluster(line);
+    if (line.has("user")) {
+        return fail(line, {Code::InvalidArgument, "report --user: the use of a user is reported by gangline report --cluster --user NAME"});
+    }
     const auto response = ask_about(
         line, [](proto::Request& request, std::uint64_t job) { request.mutable_report_job()->set_job(job); });
     if (!response) return fail(line, response.error());
@@ -112,7 +143,8 @@ int run_why(const Line& line) {
     const auto response = ask_about(
         line, [](proto::Request& request, std::uint64_t job) { request.mutable_why_job()->set_job(job); });
     if (!response) return fail(line, response.error());
-    print(line.json() ? json_document("why", to_json(response->why())) : why_text(response->why()));
+    const std::string word = line.words.front() == "@" ? std::to_string(response->why().job()) : line.words.front();
+    print(line.json() ? json_document("why", to_json(response->why())) : why_text(response->why(), word));
     return 0;
 }
 

@@ -33,7 +33,7 @@ Result<OutputChoice> choice_of(const Line& line) {
 
 class Reader {
   public:
-    Reader(Client& client, std::uint64_t job, std::uint32_t attempt, std::optional<std::uint32_t> rank,
+    Reader(Client& client, JobName job, std::uint32_t attempt, std::optional<std::uint32_t> rank,
            OutputPrinter& printer, bool follow)
         : client_(client), job_(job), attempt_(attempt), rank_(rank), printer_(printer), follow_(follow),
           follower_(job, attempt, follow ? LogFollower::Trouble::WaitForNode : LogFollower::Trouble::GiveUp) {}
@@ -55,7 +55,7 @@ class Reader {
         }
         printer_.release_tail();
         printer_.flush();
-        if (view_.attempts_size() == 0) say(fmt::format("job {} has not started: it has no output", job_));
+        if (view_.attempts_size() == 0) say(fmt::format("job {} has not started: it has no output", to_string(job_)));
         return {};
     }
 
@@ -69,7 +69,8 @@ class Reader {
         const bool again = follow_ && !(has_view_ && has_ended(view_.state()));
         if (at >= show_due_ && (!has_view_ || again)) {
             proto::Request request;
-            request.mutable_show_job()->set_job(job_);
+            request.mutable_show_job()->set_job(job_.job);
+            set_task(request, job_);
             show_request_ = client_.send(request);
             show_due_ = at + seconds(2);
         }
@@ -105,19 +106,19 @@ class Reader {
     // What was asked for and is not there, with what is; empty: all is there, or may come.
     std::string out_of_range() const {
         if (rank_ && *rank_ >= view_.ranks()) {
-            return fmt::format("--rank {}: job {} has {}", *rank_, job_,
+            return fmt::format("--rank {}: job {} has {}", *rank_, to_string(job_),
                                view_.ranks() == 1 ? "only rank 0" : fmt::format("the ranks 0 to {}", view_.ranks() - 1));
         }
         const std::uint32_t last = view_.attempts_size() == 0 ? 0 : view_.attempts(view_.attempts_size() - 1).attempt();
         if (attempt_ <= last || (follow_ && !has_ended(view_.state()))) return {};
-        return fmt::format("--attempt {}: job {} has {}", attempt_, job_,
+        return fmt::format("--attempt {}: job {} has {}", attempt_, to_string(job_),
                            last == 0   ? "not started"
                            : last == 1 ? "only attempt 1"
                                        : fmt::format("the attempts 1 to {}", last));
     }
 
     Client& client_;
-    std::uint64_t job_;
+    JobName job_;
     std::uint32_t attempt_;
     std::optional<std::uint32_t> rank_;
     OutputPrinter& printer_;

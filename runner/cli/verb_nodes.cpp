@@ -1,11 +1,13 @@
-// The verbs about nodes: nodes, drain, resume.
+// The verbs about nodes: nodes, drain, resume, reserve, unreserve, reservations.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/text.h"
 #include "base/time.h"
+#include "runner/cli/job_values.h"
 #include "runner/cli/json.h"
+#include "runner/cli/reservation.h"
 #include "runner/cli/verbs.h"
 #include "runner/cli/views.h"
 
@@ -63,6 +65,63 @@ int run_drain(const Line& line) {
         }
     }
     if (line.json()) print(json_document("nodes", nlohmann::ordered_json(names)));
+    return 0;
+}
+
+int run_reserve(const Line& line) {
+    const auto reservation = build_reservation(line, now().unix_ms / 1000);
+    if (!reservation) return fail(line, reservation.error());
+    auto client = connect(line);
+    if (!client) return fail(line, client.error());
+    proto::Request request;
+    *request.mutable_set_reservation()->mutable_reservation() = *reservation;
+    const auto response = (*client)->ask(request);
+    if (!response) return fail(line, response.error());
+    if (line.json()) {
+        print(json_document("reservation", to_json(*reservation)));
+        return 0;
+    }
+    print(fmt::format("Reservation {} holds {} from {} to {}: {}\n", reservation->name(),
+                      compress_node_list({reservation->nodes().begin(), reservation->nodes().end()}),
+                      iso_time(reservation->start_unix_ms()), iso_time(reservation->end_unix_ms()), reserved_for(*reservation)));
+    if (!response->message().empty()) print(response->message() + "\n");
+    return 0;
+}
+
+int run_unreserve(const Line& line) {
+    if (line.words.size() != 1) {
+        return fail(line, {Code::InvalidArgument, "unreserve takes one name: gangline unreserve NAME (gangline reservations lists them)"});
+    }
+    if (const auto good = check_reservation_name("unreserve", line.words.front()); !good) return fail(line, good.error());
+    auto client = connect(line);
+    if (!client) return fail(line, client.error());
+    proto::Request request;
+    request.mutable_set_reservation()->mutable_reservation()->set_name(line.words.front());
+    request.mutable_set_reservation()->set_end(true);
+    const auto response = (*client)->ask(request);
+    if (!response) return fail(line, response.error());
+    print(line.json() ? json_document("reservation", line.words.front()) : fmt::format("Reservation {} has ended\n", line.words.front()));
+    return 0;
+}
+
+int run_reservations(const Line& line) {
+    if (!line.words.empty()) {
+        return fail(line, {Code::InvalidArgument, fmt::format("reservations takes no '{}': it shows all", line.words.front())});
+    }
+    auto client = connect(line);
+    if (!client) return fail(line, client.error());
+    proto::Request request;
+    request.mutable_list_reservations();
+    const auto response = (*client)->ask(request);
+    if (!response) return fail(line, response.error());
+    if (line.json()) {
+        nlohmann::ordered_json all = nlohmann::ordered_json::array();
+        for (const proto::Reservation& one : response->reservations()) all.push_back(to_json(one));
+        print(json_document("reservations", std::move(all)));
+        return 0;
+    }
+    print(reservations_text(response->reservations(), terminal_of(1), now().unix_ms));
+    if (response->reservations().empty() && terminal_of(2).is_terminal) say("no reservations");
     return 0;
 }
 

@@ -23,23 +23,25 @@ struct Size {
     std::uint32_t cards = 1;
 };
 
-// So many virtual nodes and cards that the gang fits.
+// So many virtual nodes and cards that the gang and its spares fit.
 Result<Size> size_of(const Line& line, const proto::JobSpec& spec) {
     Size size;
-    size.nodes = std::max(1U, spec.nodes_min());
+    std::uint32_t of_gang = std::max(1U, spec.elastic() ? spec.nodes_max() : spec.nodes_min());
     if (spec.nodes_min() == 0 && spec.ranks_per_node() > 0) {
-        size.nodes = (spec.ranks() + spec.ranks_per_node() - 1) / spec.ranks_per_node();
+        of_gang = (spec.ranks() + spec.ranks_per_node() - 1) / spec.ranks_per_node();
     }
+    size.nodes = of_gang + spec.spares();
     if (const Given* const given = last_given(line.given, "virtual-nodes"); given != nullptr) {
         const auto nodes = whole_number(*given, 1, 256);
         if (!nodes) return nodes.error();
         size.nodes = static_cast<std::uint32_t>(*nodes);
+        of_gang = size.nodes > spec.spares() ? size.nodes - spec.spares() : 1;
     }
     if (size.nodes > 256) {
-        return Error{Code::InvalidArgument, fmt::format("--nodes: {} nodes are too many for one machine: at most 256", size.nodes)};
+        return Error{Code::InvalidArgument, fmt::format("--nodes: {} nodes with the spares are too many for one machine: at most 256", size.nodes)};
     }
     const std::uint32_t per_node =
-        std::max(spec.ranks_per_node(), (spec.ranks() + size.nodes - 1) / size.nodes);
+        spec.elastic() ? spec.ranks_per_node() : std::max(spec.ranks_per_node(), (spec.ranks() + of_gang - 1) / of_gang);
     size.cards = std::max(1U, per_node * spec.cards_per_rank());
     if (const Given* const given = last_given(line.given, "cards"); given != nullptr) {
         const auto cards = whole_number(*given, 1, 65536);
@@ -84,7 +86,7 @@ Result<std::uint64_t> submit(Client& client, const proto::JobSpec& spec) {
 int finish(const Line& line, Client& client, const AttachEnd& end) {
     if (end.signal != 0) return 128 + end.signal;
     const bool cancelled = end.cancelled_here && end.job.state() == proto::CANCELLED;
-    const std::string failure = cancelled ? fmt::format("job {} cancelled", end.job.id()) : failure_words(end.job);
+    const std::string failure = cancelled ? fmt::format("job {} cancelled", name_of(end.job)) : failure_words(end.job);
     if (!failure.empty()) say(failure);
     if (line.json()) print(json_document("job", to_json(end.job)));
     if (line.has("report") && !line.json()) print_report(line, client, end.job.id());
@@ -125,10 +127,24 @@ void tell_virtual_cards(const JobRequest& request) {
     say(fmt::format("no GPU here: {} virtual card{} (CPU shares)", cards, cards == 1 ? "" : "s"));
 }
 
+// Virtual nodes have no features, no reservations and no types of cards; a script that asks for them is tried without.
+void leave_out_places(JobRequest& request) {
+    std::vector<std::string> left_out;
+    const auto leave_out = [&](const char* what, std::string* value) {
+        if (!value->empty()) left_out.push_back(fmt::format("{} {}", what, *value));
+        value->clear();
+    };
+    leave_out("--constraint", request.spec.mutable_constraint());
+    leave_out("--reservation", request.spec.mutable_reservation());
+    if (!has_gpu()) leave_out("cards of the type", request.spec.mutable_card_model());
+    if (!left_out.empty()) say(fmt::format("a private cluster has virtual nodes, left out: {}", fmt::join(left_out, ", ")));
+}
+
 int run_private(const Line& line, JobRequest& request) {
     const auto size = size_of(line, request.spec);
     if (!size) return fail(line, size.error());
     tell_virtual_cards(request);
+    leave_out_places(request);
     SignalWatch signals(SignalWatch::Mode::Watch);
     Stopwatch watch(line);
     auto cluster = PrivateCluster::start(line.state, size->nodes, size->cards);
@@ -163,6 +179,10 @@ int run_run(const Line& line) {
                       (*address)->endpoint.starts_with("tcp://127.");
     auto request = read_job_request(line, here ? Where::ThisMachine : Where::Elsewhere);
     if (!request) return fail(line, request.error());
+    if (const Given* const array = request->options.find("array"); array != nullptr) {
+        return fail(line, {Code::InvalidArgument,
+                           fmt::format("{}: run runs one job, here and now; an array is submitted: gangline submit", shown(*array))});
+    }
     warn(request->warnings);
     if (is_private) return run_private(line, *request);
     SignalWatch signals(SignalWatch::Mode::Watch);

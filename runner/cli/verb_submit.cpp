@@ -1,7 +1,7 @@
 // `gangline submit`.
 #include <fmt/format.h>
 
-#include <charconv>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/process.h"
@@ -59,20 +59,45 @@ int submit_many(const Line& line, Client& client, proto::JobSpec spec, std::uint
     return 0;
 }
 
-int wait_for(const Line& line, Client& client, std::uint64_t job) {
+Result<int> wait_for(Client& client, std::uint64_t job) {
     OutputPrinter printer({});
     SignalWatch signals(SignalWatch::Mode::LeaveAlone);
     AttachOptions options;
     options.logs = false;
     options.progress = false;
     const auto end = attach(client, job, printer, signals, options);
-    if (!end) return fail(line, end.error());
+    if (!end) return end.error();
     const std::string failure = failure_words(end->job);
     if (!failure.empty()) say(failure);
     return exit_code_of(end->job);
 }
 
+// Every job of an array; the largest exit code.
+int wait_for_all(const Line& line, Client& client, std::uint64_t first, std::uint32_t count) {
+    int largest = 0;
+    for (std::uint64_t job = first; job < first + count; ++job) {
+        const auto code = wait_for(client, job);
+        largest = std::max(largest, code ? *code : fail(line, code.error()));
+        if (!code && code.error().code == Code::Unavailable) break;
+    }
+    return largest;
+}
+
+std::string submitted_json(std::uint64_t job, std::uint32_t tasks) {
+    nlohmann::ordered_json document;
+    document["schema"] = kJsonSchema;
+    document["job"] = job;
+    if (tasks > 0) document["tasks"] = tasks;
+    return document.dump(2) + "\n";
+}
+
 }  // namespace
+
+std::string submitted_text(std::uint64_t job, const proto::JobSpec& spec, std::uint32_t tasks) {
+    if (tasks == 0) return fmt::format("Submitted batch job {}\n", job);
+    return fmt::format("Submitted batch job {}: an array of {} task{}, {}_{} to {}_{}\n", job, tasks, tasks == 1 ? "" : "s", job,
+                       spec.array().least(), job, spec.array().most());
+}
 
 int run_submit(const Line& line) {
     auto address = find_cluster(line.given, line.environment, line.config, line.state);
@@ -82,12 +107,15 @@ int run_submit(const Line& line) {
     auto request = read_job_request(line, here ? Where::ThisMachine : Where::Elsewhere);
     if (!request) return fail(line, request.error());
     warn(request->warnings);
-    if (request->spec.output().empty()) request->spec.set_output("gangline-%j.out");
+    if (request->spec.output().empty()) {
+        request->spec.set_output(request->spec.array_tasks_size() > 0 ? "gangline-%A_%a.out" : "gangline-%j.out");
+    }
     auto client = connect(line);
     if (!client) return fail(line, client.error());
     if (const Given* const repeat = last_given(line.given, "repeat"); repeat != nullptr) {
         const auto count = whole_number(*repeat, 1, 10'000'000);
         if (!count) return fail(line, count.error());
+        if (request->spec.array_tasks_size() > 0) return fail(line, {Code::InvalidArgument, "--repeat and --array: leave one out"});
         return submit_many(line, **client, request->spec, static_cast<std::uint64_t>(*count));
     }
     if (flag_of(*request, "test-only")) return check_only(line, **client, *request);
@@ -95,14 +123,15 @@ int run_submit(const Line& line) {
     *submit.mutable_submit()->mutable_spec() = request->spec;
     const auto response = (*client)->ask(submit);
     if (!response) return fail(line, response.error());
+    const std::uint32_t tasks = request->spec.array_tasks_size() > 0 ? std::max(1U, response->tasks()) : 0;
     if (line.json() || flag_of(*request, "json")) {
-        print(json_document("job", response->job()));
+        print(submitted_json(response->job(), tasks));
     } else if (flag_of(*request, "parsable")) {
         print(fmt::format("{}\n", response->job()));
     } else {
-        print(fmt::format("Submitted batch job {}\n", response->job()));
+        print(submitted_text(response->job(), request->spec, tasks));
     }
-    return flag_of(*request, "wait") ? wait_for(line, **client, response->job()) : 0;
+    return flag_of(*request, "wait") ? wait_for_all(line, **client, response->job(), std::max(1U, tasks)) : 0;
 }
 
 }  // namespace gangline::runner

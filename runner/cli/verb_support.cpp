@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/process.h"
 #include "runner/cli/json.h"
@@ -50,32 +49,24 @@ Result<std::unique_ptr<Client>> connect(const Line& line) {
     return Client::connect(**address);
 }
 
-Result<std::uint64_t> job_number(Client& client, const std::string& word) {
-    if (word == "@") {
-        proto::Request request;
-        request.mutable_list_jobs()->set_ended_too(true);
-        const auto response = client.ask(request);
-        if (!response) return response.error();
-        std::uint64_t last = 0;
-        for (const proto::JobView& job : response->jobs()) last = std::max(last, job.id());
-        if (last == 0) return Error{Code::NotFound, "@: you have not submitted a job yet"};
-        return last;
-    }
-    std::uint64_t number = 0;
-    const auto parsed = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size() || number == 0) {
-        return Error{Code::InvalidArgument,
-                     fmt::format("'{}' is not a job: write its number, or @ for the last one that you submitted", word)};
-    }
-    return number;
+Result<JobName> find_job(Client& client, const std::string& word) {
+    if (word != "@") return parse_job_name(word);
+    proto::Request request;
+    request.mutable_list_jobs()->set_ended_too(true);
+    const auto response = client.ask(request);
+    if (!response) return response.error();
+    const auto last = std::max_element(response->jobs().begin(), response->jobs().end(),
+                                       [](const proto::JobView& a, const proto::JobView& b) { return a.id() < b.id(); });
+    if (last == response->jobs().end()) return Error{Code::NotFound, "@: you have not submitted a job yet"};
+    return JobName{last->array().count() == 0 ? last->id() : last->array().job(), {}};
 }
 
-Result<std::uint64_t> the_job(const Line& line, Client& client) {
+Result<JobName> the_job(const Line& line, Client& client) {
     if (line.words.size() != 1) {
-        return Error{Code::InvalidArgument, fmt::format("one job is needed: gangline {} JOB (a number, or @ for the last)",
+        return Error{Code::InvalidArgument, fmt::format("one job is needed: gangline {} JOB (a number, 12_5, or @ for the last)",
                                                         line.verb)};
     }
-    return job_number(client, line.words.front());
+    return find_job(client, line.words.front());
 }
 
 }  // namespace gangline::runner

@@ -62,6 +62,8 @@ Verb submit_verb() {
             "Examples:\n"
             "  gangline submit job.sh\n"
             "  gangline submit -N 2 --ntasks-per-node 4 -t 1:00:00 -- ./train --steps 1000\n"
+            "  gangline submit -N 4-16:4 --gpus-per-node h100:8 --spares 1 job.sh      elastic, with a spare node\n"
+            "  gangline submit --array 0-99%10 job.sh\n"
             "  id=$(gangline submit --parsable job.sh)\n",
             with_job({hidden(value("repeat", 0, "N", "submits the job N times"))}), WordsStop::AtFirstWord, run_submit,
             true};
@@ -89,6 +91,27 @@ std::vector<Verb> cluster_verbs() {
     };
 }
 
+std::vector<Verb> reservation_verbs() {
+    return {
+        {"reserve", "gangline reserve NAME --nodes LIST --duration TIME [options]",
+         "keep nodes for some people, or (maintenance) from everybody",
+         "Jobs ask for it by --reservation NAME. A name that is there already is set anew.\n\nExamples:\n"
+         "  gangline reserve course --nodes n[1-4] --start tomorrow --duration 8:00:00 --users alice,bob\n"
+         "  gangline reserve cooling --nodes n7 --duration 2-00 --maintenance --note \"new pump\"\n",
+         with_client({value("nodes", 'N', "LIST", "these nodes: n1,n[3-5]"),
+                      value("start", 0, "WHEN", "from then on: HH:MM, YYYY-MM-DD[THH:MM], now+N[minutes|hours|days] (default: now)"),
+                      value("duration", 0, "TIME", "for so long: minutes, HH:MM:SS, D-HH"),
+                      value("users", 0, "LIST", "for these users"), value("teams", 0, "LIST", "for these teams"),
+                      flag("maintenance", 0, "for nobody: no job runs there"),
+                      value("note", 0, "TEXT", "why; shown in `gangline reservations`")}),
+         WordsStop::Never, run_reserve, true},
+        {"unreserve", "gangline unreserve NAME", "end a reservation now", "Examples:\n  gangline unreserve course\n", with_client({}),
+         WordsStop::Never, run_unreserve, true},
+        {"reservations", "gangline reservations", "the reservations: nodes, times, for whom",
+         "Examples:\n  gangline reservations\n  gangline reservations --json\n", with_client({}), WordsStop::Never, run_reservations, true},
+    };
+}
+
 std::vector<Verb> job_verbs() {
     return {
         {"queue", "gangline queue [options]", "your jobs that wait or run",
@@ -97,7 +120,8 @@ std::vector<Verb> job_verbs() {
                       value("user", 'u', "NAME", "of this user"), value("limit", 0, "N", "at most so many")}),
          WordsStop::Never, run_queue, true},
         {"show", "gangline show JOB", "one job's story: state, reason, attempts, ranks, checkpoints, faults",
-         "@ is the last job that you submitted.\n\nExamples:\n  gangline show 7\n  gangline show @ --json\n",
+         "@ is the last job that you submitted, 12_5 is task 5 of the array 12.\n\nExamples:\n  gangline show 7\n  gangline show 12_5\n"
+         "  gangline show @ --json\n",
          with_client({}), WordsStop::Never, run_show, true},
         {"logs", "gangline logs [options] JOB", "what a job's ranks wrote",
          "Examples:\n  gangline logs 7\n  gangline logs -f @\n  gangline logs --rank 3 --err --tail 20 7\n"
@@ -108,10 +132,15 @@ std::vector<Verb> job_verbs() {
                       value("attempt", 0, "N", "of this attempt only (default: all)")}),
          WordsStop::Never, run_logs, true},
         {"cancel", "gangline cancel JOB... [--reason TEXT]", "end jobs: SIGTERM, the job's grace, SIGKILL",
-         "Examples:\n  gangline cancel 7\n  gangline cancel 7 8 9 --reason \"wrong data\"\n",
+         "Examples:\n  gangline cancel 7\n  gangline cancel 7 8 9 --reason \"wrong data\"\n  gangline cancel 12            all of the array 12\n"
+         "  gangline cancel 12_5          task 5 of it\n",
          with_client({value("reason", 0, "TEXT", "kept with the job")}), WordsStop::Never, run_cancel, true},
-        {"report", "gangline report JOB", "where a job's time went, by cause, and what to do about it",
-         "Examples:\n  gangline report 7\n  gangline report @ --json\n", with_client({}), WordsStop::Never, run_report, true},
+        {"report", "gangline report JOB | --cluster [--user NAME]", "where a job's time went, or the cluster's, by cause",
+         "With what to do about it; and the cost, where cluster.toml names prices.\n\nExamples:\n  gangline report 7\n"
+         "  gangline report @ --json\n  gangline report --cluster --user alice\n",
+         with_client({flag("cluster", 0, "all card-hours that the cluster owned, by cause, team, user and job"),
+                      value("user", 'u', "NAME", "with --cluster: of this user")}),
+         WordsStop::Never, run_report, true},
         {"why", "gangline why JOB", "why a job waits, or is where it is, and what would start it sooner",
          "Examples:\n  gangline why 7\n", with_client({}), WordsStop::Never, run_why, true},
         {"hold", "gangline hold JOB...", "do not start these jobs before they are released",
@@ -143,7 +172,7 @@ std::vector<Verb> other_verbs() {
 const std::vector<Verb>& verbs() {
     static const std::vector<Verb> table = [] {
         std::vector<Verb> all = {run_verb(), submit_verb()};
-        for (auto group : {job_verbs(), cluster_verbs(), other_verbs()}) {
+        for (auto group : {job_verbs(), cluster_verbs(), reservation_verbs(), other_verbs()}) {
             for (Verb& verb : group) all.push_back(std::move(verb));
         }
         for (Verb& verb : all) verb.options.push_back(flag("help", 'h', "print this"));

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "runner/cli/client.h"
 #include "runner/cli/config.h"
+#include "runner/cli/job_name.h"
 #include "runner/cli/options.h"
 
 namespace gangline::runner {
@@ -54,6 +55,9 @@ int run_logs(const Line& line);
 int run_cancel(const Line& line);
 int run_nodes(const Line& line);
 int run_drain(const Line& line);           // and resume
+int run_reserve(const Line& line);
+int run_unreserve(const Line& line);
+int run_reservations(const Line& line);
 int run_report(const Line& line);
 int run_why(const Line& line);
 int run_hold(const Line& line);            // and release
@@ -69,15 +73,17 @@ std::string bash_completion();
 
 // Says the error (in JSON on standard output with --json) and returns its exit code.
 int fail(const Line& line, const Error& error);
+// What `submit` says; `tasks` 0: no array.
+std::string submitted_text(std::uint64_t job, const proto::JobSpec& spec, std::uint32_t tasks);
 void say(std::string_view text);                         // "gangline: text" on standard error
 void warn(const std::vector<std::string>& warnings);
 void print(std::string_view text);                       // standard output, as it is
 
 // The configured cluster. Errors: Unavailable when none is, and what to do.
 Result<std::unique_ptr<Client>> connect(const Line& line);
-// A job by number, or `@`: the last one that this user submitted.
-Result<std::uint64_t> job_number(Client& client, const std::string& word);
+// A job by its name, or `@`: the last one that this user submitted (of an array, all of it).
+Result<JobName> find_job(Client& client, const std::string& word);
 // Exactly one word, a job. Errors name the usage.
-Result<std::uint64_t> the_job(const Line& line, Client& client);
+Result<JobName> the_job(const Line& line, Client& client);
 
 }  // namespace gangline::runner

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/text.h"
+#include "runner/cli/job_name.h"
 #include "runner/cli/table.h"
 
 namespace gangline::runner {
@@ -53,7 +54,10 @@ std::string command_of(const proto::JobSpec& spec) {
 std::string file_of(const std::string& pattern, const proto::JobView& job) {
     if (pattern.empty()) return {};
     const std::string id = std::to_string(job.id());
-    std::map<char, std::string> values = {{'j', id}, {'A', id}, {'a', "0"}, {'J', id + ".0"}, {'s', "0"},
+    const bool is_element = job.array().count() != 0;
+    const std::string array = is_element ? std::to_string(job.array().job()) : id;
+    const std::string task = is_element ? std::to_string(job.array().task()) : "0";
+    std::map<char, std::string> values = {{'j', id}, {'A', array}, {'a', task}, {'J', id + ".0"}, {'s', "0"},
                                           {'x', job.name()}, {'u', job.user()}};
     const bool is_script = !job.spec().script().empty();     // it runs once, on the gang's first node
     if (is_script || job.ranks() == 1) values['t'] = "0";
@@ -64,6 +68,45 @@ std::string file_of(const std::string& pattern, const proto::JobView& job) {
     }
     const std::string file = expand_pattern(pattern, values);
     return file.starts_with('/') ? file : (job.spec().cwd() == "/" ? "" : job.spec().cwd()) + "/" + file;
+}
+
+std::string cards_of(const proto::JobSpec& spec) {
+    return plural(spec.cards_per_rank(), spec.card_model().empty() ? "card" : one_line(spec.card_model()) + " card");
+}
+
+std::string elastic_words(const proto::JobSpec& spec) {
+    if (!spec.elastic()) return {};
+    const std::string steps = spec.nodes_step() > 1 ? fmt::format(" in steps of {}", spec.nodes_step()) : "";
+    return fmt::format("; elastic, {} to {} nodes{}", spec.nodes_min(), spec.nodes_max(), steps);
+}
+
+std::string array_words(const proto::JobView& job) {
+    const proto::ArrayElement& array = job.array();
+    if (array.count() == 0) return {};
+    std::string text = fmt::format("task {} of {}, {} to {}", array.task(), plural(array.count(), "task"), array.least(), array.most());
+    if (array.most_at_once() > 0) text += fmt::format(", at most {} at once", array.most_at_once());
+    return text;
+}
+
+// What it asks of its places.
+std::string wishes_of(const proto::JobSpec& spec) {
+    std::vector<std::string> wishes;
+    if (!spec.constraint().empty()) wishes.push_back(spec.constraint());
+    if (!spec.reservation().empty()) wishes.push_back("the reservation " + spec.reservation());
+    if (!spec.within().empty()) wishes.push_back("one " + spec.within());
+    if (spec.segment() > 0) wishes.push_back(fmt::format("groups of {} in a rack each", plural(spec.segment(), "node")));
+    if (spec.spares() > 0) wishes.push_back(plural(spec.spares(), "spare node"));
+    if (spec.spread()) wishes.emplace_back("the emptiest nodes");
+    return fmt::format("{}", fmt::join(wishes, ", "));
+}
+
+// What people wrote of a node, then its failures, then who has it reserved.
+std::string note_of(const proto::NodeView& node) {
+    std::string text = node.set_by().empty() ? node.note() : fmt::format("{} (by {})", node.note(), node.set_by());
+    for (const std::string& more : {node.lemon_words(), node.reservation().empty() ? "" : "reservation " + node.reservation()}) {
+        if (!more.empty()) text += (text.empty() ? "" : "; ") + more;
+    }
+    return text;
 }
 
 void add_attempts(std::string& text, const proto::JobView& job, const Terminal& terminal, std::int64_t now_ms) {
@@ -178,7 +221,7 @@ std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int6
         const proto::Progress& progress = job.progress();
         std::string step = progress.step() == 0 ? "-" : std::to_string(progress.step());
         if (progress.step() > 0 && progress.total_steps() > 0) step += fmt::format("/{}", progress.total_steps());
-        table.add({std::to_string(job.id()), job.name(), job.user(),
+        table.add({name_of(job), job.name(), job.user(),
                    Cell(state_word(job.state()), state_tone(job.state())), std::to_string(job.ranks()),
                    span_between(from, until), std::to_string(job.restarts()), step,
                    placed ? nodes_of(job.gang()) : job.reason()});
@@ -187,7 +230,7 @@ std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int6
 }
 
 std::string job_text(const proto::JobView& job, const Terminal& terminal, std::int64_t now_ms) {
-    std::string text = fmt::format("Job {} \"{}\" of {}: {}, {}{}\n", job.id(), one_line(job.name()), job.user(),
+    std::string text = fmt::format("Job {} \"{}\" of {}: {}, {}{}\n", name_of(job), one_line(job.name()), job.user(),
                                    toned(terminal, state_tone(job.state()), state_word(job.state())),
                                    how_long(job, now_ms),
                                    job.restarts() == 0 ? "" : ", " + plural(job.restarts(), "restart"));
@@ -196,8 +239,11 @@ std::string job_text(const proto::JobView& job, const Terminal& terminal, std::i
     if (job.position() > 0) fact(text, "position", fmt::format("{} in the queue", job.position()));
     std::string size = plural(job.ranks(), "rank");
     if (job.gang_size() > 0) size += " on " + nodes_of(job.gang());
-    if (spec.cards_given() || spec.cards_per_rank() > 0) size += ", " + plural(spec.cards_per_rank(), "card") + " each";
-    fact(text, "gang", size);
+    if (spec.cards_given() || spec.cards_per_rank() > 0) size += ", " + cards_of(spec) + " each";
+    fact(text, "gang", size + elastic_words(spec));
+    fact(text, "spares", job.spares().empty() ? "" : compress_node_list({job.spares().begin(), job.spares().end()}));
+    fact(text, "array", array_words(job));
+    fact(text, "asks for", one_line(wishes_of(spec)));
     fact(text, "progress", progress_words(job));
     if (has_ended(job.state())) fact(text, "exit code", std::to_string(job.exit_code()));
     fact(text, "submitted", iso_time(job.submitted_unix_ms()));
@@ -218,6 +264,7 @@ std::string job_text(const proto::JobView& job, const Terminal& terminal, std::i
     add_attempts(text, job, terminal, now_ms);
     add_ranks(text, job, terminal);
     add_checkpoints(text, job, terminal, now_ms);
+    text += passed_over_text(job.passed_over());
     if (job.faults_size() > 0) text += "Faults\n";
     for (const std::string& fault : job.faults()) text += fmt::format("  - {}\n", one_line(fault));
     return text;
@@ -238,7 +285,7 @@ std::string nodes_text(const NodeViews& nodes, const Terminal& terminal, std::in
                    std::to_string(info.cards_size()), std::to_string(node.cards_free()), std::to_string(info.cpus()),
                    human_bytes(static_cast<double>(info.memory_mib()) * 1048576.0), jobs.empty() ? "-" : jobs,
                    span_between(node.heard_unix_ms(), now_ms), model,
-                   node.set_by().empty() ? node.note() : fmt::format("{} (by {})", node.note(), node.set_by())});
+                   note_of(node)});
     }
     return table.text(terminal);
 }

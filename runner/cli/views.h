@@ -27,6 +27,10 @@ std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int6
 std::string job_text(const proto::JobView& job, const Terminal& terminal, std::int64_t now_ms);
 std::string nodes_text(const NodeViews& nodes, const Terminal& terminal, std::int64_t now_ms);
 std::string report_text(const proto::Report& report, const Terminal& terminal);
-std::string why_text(const proto::Why& why);
+// Where else a job might have gone, and why it did not; empty when nothing is known.
+std::string passed_over_text(const google::protobuf::RepeatedPtrField<std::string>& lines);
+std::string cluster_report_text(const proto::ClusterReport& report, const Terminal& terminal);
+// `name`: how the job was named.
+std::string why_text(const proto::Why& why, const std::string& name);
 
 }  // namespace gangline::runner

@@ -7,6 +7,7 @@
 #include "runner/cli/attach.h"
 #include "runner/cli/json.h"
 #include "runner/cli/table.h"
+#include "runner/cli/verbs.h"
 
 namespace gangline::runner {
 namespace {
@@ -164,8 +165,87 @@ TEST(Views, WhyIsASentenceWithItsClauses) {
     why.add_clauses("3 cards are held by job 7");
     why.set_sooner("ask for 5 cards");
     why.set_position(2);
-    EXPECT_EQ(why_text(why), "Job 9 is queued: it needs 8 cards, 5 are free\n  position 2 in the queue\n"
+    EXPECT_EQ(why_text(why, "9"), "Job 9 is queued: it needs 8 cards, 5 are free\n  position 2 in the queue\n"
                              "  - 3 cards are held by job 7\n  sooner: ask for 5 cards\n");
+}
+
+TEST(Views, WhyAndShowTellWhatWasPassedOver) {
+    proto::Why why;
+    why.set_state(proto::RUNNING);
+    why.set_sentence("it is in rack r1");
+    why.add_passed_over("rack r2: 3 of 4 nodes are free");
+    EXPECT_EQ(why_text(why, "12_5"), "Job 12_5 is running: it is in rack r1\nPassed over\n  - rack r2: 3 of 4 nodes are free\n");
+    proto::JobView job = running_job();
+    EXPECT_THAT(job_text(job, {}, 5000), Not(HasSubstr("Passed over")));
+    job.add_passed_over("rack r2: 3 of 4 nodes are free");
+    EXPECT_THAT(job_text(job, {}, 5000), HasSubstr("Passed over\n  - rack r2: 3 of 4 nodes are free\n"));
+}
+
+TEST(Views, AnElementOfAnArrayIsNamedByItsTask) {
+    proto::JobView job = running_job();
+    job.set_id(17);
+    proto::ArrayElement& array = *job.mutable_array();
+    array.set_job(12);
+    array.set_task(5);
+    array.set_count(8);
+    array.set_most(7);
+    array.set_most_at_once(2);
+    job.mutable_spec()->set_cwd("/w");
+    job.mutable_spec()->set_output("%A_%a-%j.out");
+    JobViews jobs;
+    *jobs.Add() = job;
+    EXPECT_THAT(queue_text(jobs, {}, 62'000), HasSubstr("12_5  train"));
+    const std::string text = job_text(job, {}, 62'000);
+    EXPECT_THAT(text, HasSubstr("Job 12_5 \"train\""));
+    EXPECT_THAT(text, HasSubstr("task 5 of 8 tasks, 0 to 7, at most 2 at once\n"));
+    EXPECT_THAT(text, HasSubstr("/w/12_5-17.out\n"));
+    job.set_state(proto::FAILED);
+    EXPECT_THAT(failure_words(job), HasSubstr("job 12_5 failed"));
+}
+
+TEST(Views, AStoryTellsSparesElasticityAndWhatIsAskedOfTheNodes) {
+    proto::JobView job = running_job();
+    for (const char* const node : {"n8", "n9"}) job.add_spares(node);
+    proto::JobSpec& spec = *job.mutable_spec();
+    spec.set_elastic(true);
+    spec.set_nodes_min(2);
+    spec.set_nodes_max(8);
+    spec.set_nodes_step(2);
+    spec.set_cards_per_rank(2);
+    spec.set_card_model("h100");
+    spec.set_constraint("nvme&ib");
+    spec.set_reservation("course");
+    spec.set_segment(2);
+    spec.set_spares(2);
+    const std::string text = job_text(job, {}, 62'000);
+    EXPECT_THAT(text, HasSubstr("4 ranks on n[0-1], 2 h100 cards each; elastic, 2 to 8 nodes in steps of 2\n"));
+    EXPECT_THAT(text, HasSubstr("  spares      n[8-9]\n"));
+    EXPECT_THAT(text, HasSubstr("  asks for    nvme&ib, the reservation course, groups of 2 nodes in a rack each, 2 spare nodes\n"));
+}
+
+TEST(Views, ANodesNoteHasItsFailuresAndItsReservation) {
+    NodeViews nodes;
+    proto::NodeView& node = *nodes.Add();
+    node.mutable_node()->set_name("n1");
+    node.set_state("drained");
+    node.set_note("fan is loud");
+    node.set_set_by("ops");
+    node.set_lemon_words("3 failures in two days");
+    node.set_reservation("course");
+    EXPECT_THAT(nodes_text(nodes, {}, 0), HasSubstr("fan is loud (by ops); 3 failures in two days; reservation course\n"));
+    const Terminal narrow{false, false, 90};
+    for (const std::string& line : split(nodes_text(nodes, narrow, 0), '\n')) EXPECT_LE(line.size(), 90U) << line;
+    node.clear_note();
+    node.clear_lemon_words();
+    node.clear_set_by();
+    EXPECT_THAT(nodes_text(nodes, {}, 0), Not(HasSubstr(";")));
+}
+
+TEST(Views, ASubmitOfAnArrayTellsItsTasks) {
+    proto::JobSpec spec;
+    EXPECT_EQ(submitted_text(12, spec, 0), "Submitted batch job 12\n");
+    spec.mutable_array()->set_most(15);
+    EXPECT_EQ(submitted_text(12, spec, 16), "Submitted batch job 12: an array of 16 tasks, 12_0 to 12_15\n");
 }
 
 TEST(Views, TheOutputIsShownAsTheFileThatItIs) {

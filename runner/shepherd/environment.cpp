@@ -28,7 +28,7 @@ bool is_name(std::string_view name) {
 // Another launcher's, or of the job in which this one was submitted.
 bool is_foreign(std::string_view name) {
     for (const char* ours : {"GANGLINE_RESTORE_", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
-                             "GANGLINE_MARK", "SLURM_", "SLURMD_"}) {
+                             "GANGLINE_MARK", "GANGLINE_ARRAY_TASK", "SLURM_", "SLURMD_"}) {
         if (name.starts_with(ours)) return true;
     }
     return is_launcher_variable(name);
@@ -87,6 +87,16 @@ void add_gangline(Variables& variables, const EnvironmentOfNode& node) {
     variables["GANGLINE_RESTORE_SHA256"] = hexadecimal(restore.manifest_sha256());
 }
 
+void add_array(Variables& variables, const proto::ArrayElement& array) {
+    if (array.count() == 0) return;
+    variables["SLURM_ARRAY_JOB_ID"] = std::to_string(array.job());
+    variables["SLURM_ARRAY_TASK_ID"] = variables["GANGLINE_ARRAY_TASK"] = std::to_string(array.task());
+    variables["SLURM_ARRAY_TASK_COUNT"] = std::to_string(array.count());
+    variables["SLURM_ARRAY_TASK_MIN"] = std::to_string(array.least());
+    variables["SLURM_ARRAY_TASK_MAX"] = std::to_string(array.most());
+    variables["SLURM_ARRAY_TASK_STEP"] = std::to_string(array.step());
+}
+
 void add_slurm(Variables& variables, const EnvironmentOfNode& node) {
     const proto::Prepare& prepare = *node.prepare;
     const proto::JobSpec& spec = prepare.spec();
@@ -109,6 +119,7 @@ void add_slurm(Variables& variables, const EnvironmentOfNode& node) {
         variables["SLURM_GPUS_ON_NODE"] = std::to_string(here.cards_size());
         variables["SLURM_JOB_GPUS"] = joined(all_cards(here));
     }
+    add_array(variables, spec.array());
     variables["SLURM_RESTART_COUNT"] = std::to_string(prepare.restarts());
     variables["SLURM_SUBMIT_DIR"] = spec.cwd();
     variables["SLURM_JOB_USER"] = prepare.user();

@@ -77,6 +77,31 @@ TEST(Environment, TheRunnersVariablesWinAndEachNameIsThereOnce) {
     EXPECT_EQ(value_in(environment, "RANK"), "2");
 }
 
+TEST(Environment, AnElementOfAnArrayKnowsItsTaskAndNoOtherJobDoes) {
+    Fixture f;
+    for (const char* name : {"SLURM_ARRAY_TASK_ID", "GANGLINE_ARRAY_TASK"}) {
+        auto& variable = *f.prepare.mutable_spec()->add_environment();
+        variable.set_name(name);
+        variable.set_value("of the job that submitted this one");
+    }
+    const auto none = rank_environment(f.node, f.prepare.spec().environment(), 0);
+    EXPECT_THAT(none, Not(Contains(StartsWith("SLURM_ARRAY_"))));
+    EXPECT_THAT(none, Not(Contains(StartsWith("GANGLINE_ARRAY_TASK"))));
+    proto::ArrayElement& array = *f.prepare.mutable_spec()->mutable_array();
+    array.set_job(7);
+    array.set_task(8);
+    array.set_count(3);
+    array.set_least(4);
+    array.set_most(12);
+    array.set_step(4);
+    for (const auto& environment : {rank_environment(f.node, f.prepare.spec().environment(), 0), script_environment(f.node)}) {
+        for (const char* expected : {"SLURM_JOB_ID=12", "SLURM_ARRAY_JOB_ID=7", "SLURM_ARRAY_TASK_ID=8", "SLURM_ARRAY_TASK_COUNT=3",
+                                     "SLURM_ARRAY_TASK_MIN=4", "SLURM_ARRAY_TASK_MAX=12", "SLURM_ARRAY_TASK_STEP=4", "GANGLINE_ARRAY_TASK=8"}) {
+            EXPECT_THAT(environment, Contains(expected));
+        }
+    }
+}
+
 TEST(Environment, SizesAreLimitedAtTheByte) {
     proto::JobSpec spec;
     auto& variable = *spec.add_environment();

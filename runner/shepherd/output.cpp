@@ -117,10 +117,13 @@ Result<PatientFile*> Output::open_file(const std::string& path, bool truncate) {
 Result<void> Output::open_files(const proto::Prepare& prepare, std::uint32_t first, std::uint32_t count) {
     const proto::JobSpec& spec = prepare.spec();
     const std::string job = std::to_string(prepare.id().job());
+    const bool is_element = spec.array().count() != 0;
+    const std::string array = is_element ? std::to_string(spec.array().job()) : job;
+    const std::string task = is_element ? std::to_string(spec.array().task()) : "0";
     const bool truncate = !spec.append_output() && prepare.restarts() == 0 && prepare.id().attempt() <= 1;
     for (std::uint32_t rank = first; rank < first + count; ++rank) {
         const std::map<char, std::string> values = {
-            {'j', job}, {'A', job}, {'a', "0"}, {'J', job + ".0"}, {'s', "0"}, {'x', spec.name()}, {'u', prepare.user()},
+            {'j', job}, {'A', array}, {'a', task}, {'J', job + ".0"}, {'s', "0"}, {'x', spec.name()}, {'u', prepare.user()},
             {'N', prepare.gang(static_cast<int>(prepare.node_index())).node()},
             {'n', std::to_string(prepare.node_index())}, {'t', std::to_string(rank)}};
         Files files;

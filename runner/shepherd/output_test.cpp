@@ -87,6 +87,24 @@ TEST_F(OutputTest, ATornRecordIsCutOffBeforeMoreIsAppended) {
     EXPECT_EQ(records(), (std::vector<std::string>{"whole", "more\n"}));
 }
 
+TEST_F(OutputTest, TheFilesOfAnArraysElementAreNamedByItsArrayAndItsTask) {
+    auto output = Output::open(*loop, options);
+    ASSERT_TRUE(output.ok());
+    proto::Prepare prepare;
+    prepare.mutable_id()->set_job(17);
+    prepare.add_gang()->set_node("n0");
+    proto::JobSpec& spec = *prepare.mutable_spec();
+    spec.set_cwd(folder);
+    spec.set_output("%A_%a-%j.out");
+    ASSERT_TRUE((*output)->open_files(prepare, 0, 1).ok());
+    EXPECT_TRUE(read_file(folder + "/17_0-17.out").ok());
+    spec.mutable_array()->set_job(12);
+    spec.mutable_array()->set_task(5);
+    spec.mutable_array()->set_count(8);
+    ASSERT_TRUE((*output)->open_files(prepare, 0, 1).ok());
+    EXPECT_TRUE(read_file(folder + "/12_5-17.out").ok());
+}
+
 TEST_F(OutputTest, WhatWaitsForAFullDiskIsWrittenInOrderLater) {
     auto output = Output::open(*loop, options);
     ASSERT_TRUE(output.ok());
