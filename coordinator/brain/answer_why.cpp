@@ -171,7 +171,7 @@ void Brain::State::count_lacks(const Job& job, const Cluster& cluster, proto::Wh
 void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const {
     const Survey& nodes = survey();
     const Need need = facts.needs[job.need].smallest();
-    out.set_sentence(fmt::format("Job {} waits: it needs {}; {} of {} cards on {} are free.", job.id, wanted(need), nodes.free, nodes.all,
+    out.set_sentence(fmt::format("Job {} waits: it needs {}; {} of {} cards on {} are free.", job.name(), wanted(need), nodes.free, nodes.all,
                                  count(nodes.open, "open node", "open nodes")));
     if (!cluster.place_ignoring_promises(shape_for(need), at.unix_ms, end_if_started(job))) count_lacks(job, cluster, out);
     const auto closed = [&](const std::vector<std::string>& names, const char* words) {
@@ -209,17 +209,17 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
     out.set_plan_unix_ms(outlook.made_ms);
     std::int64_t wake_ms = 0;
     if (job.held) {
-        out.set_sentence(fmt::format("Job {} is held by {}.", job.id, job.held_by));
+        out.set_sentence(fmt::format("Job {} is held by {}.", job.name(), job.held_by));
         out.set_sooner("let it go: gangline release " + std::to_string(job.id));
         return;
     }
     if (facts.nodes.empty()) {
-        out.set_sentence(fmt::format("Job {} waits: no node has reported yet.", job.id));
+        out.set_sentence(fmt::format("Job {} waits: no node has reported yet.", job.name()));
         out.set_sooner("start an agent: gangline agent --coordinator ...");
         return;
     }
     if (const std::string awaited = what_it_awaits(job, at.unix_ms, wake_ms); !awaited.empty()) {
-        out.set_sentence(fmt::format("Job {} waits: {}.", job.id, awaited));
+        out.set_sentence(fmt::format("Job {} waits: {}.", job.name(), awaited));
         return;
     }
     const std::optional<Cluster> fresh = outlook.cluster ? std::nullopt : std::optional(cluster_now(nullptr, nullptr));
@@ -268,29 +268,29 @@ void Brain::State::why(const Job& job, const Now& at, proto::Why& out) const {
             if (!job.attempts.empty()) out.add_clauses(reason);
             return;
         case proto::RESERVED:
-            out.set_sentence(fmt::format("Job {} holds {} and waits for its nodes to prove their cards empty ({}).", job.id,
+            out.set_sentence(fmt::format("Job {} holds {} and waits for its nodes to prove their cards empty ({}).", job.name(),
                                          node_names(job.attempt()), reason));
             break;
         case proto::PREPARING:
-            out.set_sentence(fmt::format("Job {} is launched on {}; its ranks are joining ({}).", job.id,
+            out.set_sentence(fmt::format("Job {} is launched on {}; its ranks are joining ({}).", job.name(),
                                          node_names(job.attempt()), reason));
             break;
         case proto::RUNNING:
-            out.set_sentence(fmt::format("Job {} runs on {} ({}).", job.id, node_names(job.attempt()), reason));
+            out.set_sentence(fmt::format("Job {} runs on {} ({}).", job.name(), node_names(job.attempt()), reason));
             break;
         case proto::RECOVERING:
-            out.set_sentence(fmt::format("Job {} recovers: {}.", job.id, reason));
+            out.set_sentence(fmt::format("Job {} recovers: {}.", job.name(), reason));
             if (job.attempt().end.back_off_ms() != 0) {
                 out.add_clauses(fmt::format("it waits {:.1f} s before it starts again, as {} restarts in a row brought no progress",
                                             static_cast<double>(job.attempt().end.back_off_ms()) / 1000, job.without_progress));
             }
             break;
-        case proto::STOPPING: out.set_sentence(fmt::format("Job {} is ending: {}.", job.id, reason)); break;
+        case proto::STOPPING: out.set_sentence(fmt::format("Job {} is ending: {}.", job.name(), reason)); break;
         case proto::COMPLETED:
         case proto::FAILED:
         case proto::CANCELLED:
         case proto::TIMED_OUT:
-            out.set_sentence(fmt::format("Job {} has ended ({}): {}.", job.id, proto::JobState_Name(job.state), reason));
+            out.set_sentence(fmt::format("Job {} has ended ({}): {}.", job.name(), proto::JobState_Name(job.state), reason));
             return;
         case proto::JobState_INT_MIN_SENTINEL_DO_NOT_USE_:
         case proto::JobState_INT_MAX_SENTINEL_DO_NOT_USE_: return;

@@ -233,6 +233,7 @@ struct Brain::State {
     Shape shape_for(const Need& need) const;
     std::uint32_t number_of_reservation(const std::string& name) const;
     Ms end_if_started(const Job& job) const;
+    bool is_reserved_from(const Job& job, const std::string& node) const;
     std::uint32_t spares_wanted() const;
     std::vector<std::string> hold_spares_back(Cluster& cluster) const;
     Cluster cluster_now(const Job* without, std::vector<Ending>* running) const;

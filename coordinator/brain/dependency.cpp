@@ -59,7 +59,7 @@ Result<Dependency> parse_dependency(std::string_view text) {
         if (!kind) return wrong(part, "no such kind");
         if (*kind == After::Singleton) {
             if (colon != part.size()) return wrong(part, "singleton names no job");
-            dependency.terms.push_back({*kind, 0, 0});
+            dependency.terms.push_back({*kind, 0, 0, {}});
             continue;
         }
         if (colon == part.size()) return wrong(part, "a job id is missing");
@@ -67,14 +67,19 @@ Result<Dependency> parse_dependency(std::string_view text) {
             const std::size_t to = std::min(part.find(':', from), part.size());
             std::string_view id = part.substr(from, to - from);
             from = to + 1;
-            DependencyTerm term{*kind, 0, 0};
+            DependencyTerm term{*kind, 0, 0, {}};
             const std::size_t plus = id.find('+');
             if (plus != std::string_view::npos) {
                 if (*kind != After::Start) return wrong(part, "+MINUTES belongs to 'after'");
                 if (!read_number(id.substr(plus + 1), term.minutes)) return wrong(part, "+ takes a number of minutes");
                 id = id.substr(0, plus);
             }
-            if (!read_number(id, term.job) || term.job == 0) return wrong(part, "not a job id");
+            const std::size_t underscore = std::min(id.find('_'), id.size());
+            std::uint32_t task = 0;
+            const bool element = underscore != id.size();
+            if (element && !read_number(id.substr(underscore + 1), task)) return wrong(part, "not an element of an array");
+            if (element) term.task = task;
+            if (!read_number(id.substr(0, underscore), term.job) || term.job == 0) return wrong(part, "not a job id");
             dependency.terms.push_back(term);
             if (dependency.terms.size() > kMostTerms) return wrong("...", fmt::format("more than {} jobs", kMostTerms));
         }
@@ -91,7 +96,7 @@ std::string text_of(const DependencyTerm& term) {
             break;
         }
     }
-    return term.minutes == 0 ? fmt::format("{}:{}", name, term.job) : fmt::format("{}:{}+{}", name, term.job, term.minutes);
+    return fmt::format("{}:{}{}{}", name, term.job, term.task ? fmt::format("_{}", *term.task) : "", term.minutes == 0 ? "" : fmt::format("+{}", term.minutes));
 }
 
 }  // namespace gangline::coordinator

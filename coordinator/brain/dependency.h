@@ -9,6 +9,7 @@
 // Source: sbatch(1), --dependency.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ struct DependencyTerm {
     After after = After::Any;
     std::uint64_t job = 0;
     std::uint32_t minutes = 0;
+    std::optional<std::uint32_t> task = {};  // "12_5": this element of array 12
 };
 
 struct Dependency {

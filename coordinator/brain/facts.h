@@ -147,7 +147,9 @@ struct Job {
     AttemptKey key() const { return {id, attempts.empty() ? 0 : attempts.back().number}; }
     // Of the gang that it has, or the most that it asks for.
     std::uint32_t ranks() const { return spec.elastic() && !attempts.empty() && state != proto::QUEUED ? attempt().ranks() : spec.ranks(); }
-    // Whether another job of an array is meant by this one's id alone.
+    // "7", or of an array "7_3".
+    std::string name() const { return spec.has_array() ? std::to_string(spec.array().job()) + "_" + std::to_string(spec.array().task()) : std::to_string(id); }
+    // Its id is its array's, too.
     bool is_array() const { return spec.has_array() && spec.array().job() == id; }
     QueueKey queue_key() const { return {-std::int64_t{spec.priority()}, id}; }
     // The newest committed checkpoint that is not damaged.

@@ -28,13 +28,13 @@ std::string names_of(const std::vector<proto::Placement>& gang) {
 
 }  // namespace
 
-// Nothing: no claim, or one whose nodes are not all there any more.
+// Nothing: no claim, or one whose nodes are not all there for it any more.
 std::optional<Shares> Brain::State::claimed_by(const Job& job) const {
     if (!job.claim || (job.claim->until_ms != 0 && job.claim->until_ms <= now.unix_ms)) return std::nullopt;
     Shares shares;
     for (const auto& [node, ranks] : job.claim->places) {
         const auto number = nodes_in_order().numbers.find(node);
-        if (number == nodes_in_order().numbers.end() || !is_offerable(node)) return std::nullopt;
+        if (number == nodes_in_order().numbers.end() || !is_offerable(node) || is_reserved_from(job, node)) return std::nullopt;
         shares.push_back({number->second, ranks});
     }
     return shares;

@@ -152,6 +152,7 @@ std::vector<const Job*> Brain::State::elements(std::uint64_t id) const {
 std::string Brain::State::unmet(const DependencyTerm& term, const Job& job, std::int64_t at_ms, bool& never, std::int64_t& wake_ms) const {
     std::string first;
     for (const Job* other : elements(term.job)) {
+        if (term.task && (!other->spec.has_array() || other->spec.array().task() != *term.task)) continue;
         if (term.after == After::Corr && job.spec.has_array() && other->spec.has_array() && other->spec.array().task() != job.spec.array().task()) continue;
         std::string why = unmet_by(term, other, at_ms, never, wake_ms);
         if (first.empty()) first = std::move(why);

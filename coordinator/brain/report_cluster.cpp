@@ -127,7 +127,7 @@ void Brain::State::report_cluster(const Caller& who, const proto::ReportCluster&
     std::erase_if(rows, [&](const Row& row) { return !shown(row.job->user); });
     std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return sum(a.seconds) > sum(b.seconds); });
     rows.resize(std::min(rows.size(), kShownJobs));
-    for (const Row& row : rows) put(*out.add_jobs(), std::to_string(row.job->id), row.seconds, row.cost);
+    for (const Row& row : rows) put(*out.add_jobs(), row.job->name(), row.seconds, row.cost);
 }
 
 }  // namespace gangline::coordinator

@@ -116,6 +116,15 @@ Ms Brain::State::end_if_started(const Job& job) const {
     return left_ms ? now.unix_ms + *left_ms + to_ms(grace_of(job)) : kNever;
 }
 
+bool Brain::State::is_reserved_from(const Job& job, const std::string& node) const {
+    const Ms end = end_if_started(job);
+    return std::any_of(facts.reservations.begin(), facts.reservations.end(), [&](const auto& entry) {
+        const proto::Reservation& one = entry.second;
+        const bool its_own = !one.maintenance() && entry.first == job.spec.reservation();
+        return !its_own && one.start_unix_ms() < end && one.end_unix_ms() > now.unix_ms && std::find(one.nodes().begin(), one.nodes().end(), node) != one.nodes().end();
+    });
+}
+
 // How many nodes the cluster keeps free for gangs that lose one.
 std::uint32_t Brain::State::spares_wanted() const {
     const auto nodes = static_cast<double>(facts.nodes.size());
@@ -137,10 +146,17 @@ std::uint32_t Brain::State::spares_wanted() const {
 std::vector<std::string> Brain::State::hold_spares_back(Cluster& cluster) const {
     std::uint32_t wanted = spares_wanted();
     if (wanted == 0) return {};
+    std::set<std::string> claimed;
+    const auto add = [&](const Job& job) {
+        if (!job.claim) return;
+        for (const auto& [name, ranks] : job.claim->places) claimed.insert(name);
+    };
+    for (const auto& [key, job] : facts.queue) add(*job);
+    for (const std::uint64_t id : facts.active) add(*facts.find(id));
     std::map<std::uint32_t, std::vector<std::uint32_t>> empty;  // by rack
     for (std::uint32_t node = 0; node < cluster.nodes(); ++node) {
         if (nodes_in_order().nodes[node]->lost && wanted != 0) --wanted;
-        if (cluster.is_open(node) && cluster.is_empty(node)) empty[cluster.rack_of(node)].push_back(node);
+        if (cluster.is_open(node) && cluster.is_empty(node) && !claimed.contains(nodes_in_order().names[node])) empty[cluster.rack_of(node)].push_back(node);
     }
     std::vector<std::string> names;
     while (names.size() < wanted && !empty.empty()) {

@@ -122,7 +122,10 @@ void Brain::State::submit(const FromUser& event) {
     }
     if (const auto dependency = parse_dependency(spec.dependency())) {
         for (const DependencyTerm& term : dependency->terms) {
-            if (term.after == After::Singleton || (term.job <= facts.last_job && (facts.find(term.job) != nullptr || term.after == After::Any))) continue;
+            const std::vector<const Job*> named = elements(term.job);
+            const bool is_there = term.task ? std::any_of(named.begin(), named.end(), [&](const Job* one) { return one->spec.has_array() && one->spec.array().task() == *term.task; })
+                                            : !named.empty();
+            if (term.after == After::Singleton || is_there || (term.job <= facts.last_job && term.after == After::Any)) continue;
             return reply(event, proto::REFUSED, fmt::format("--dependency {}: there is no job {}", text_of(term), term.job));
         }
     }

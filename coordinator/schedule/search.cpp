@@ -70,7 +70,7 @@ class Cluster::Search {
         }
         std::uint32_t last = std::min(shape_.ranks, static_cast<std::uint32_t>(cluster_.nodes_.size()));
         if (shape_.nodes_max != 0) last = std::min(last, shape_.nodes_max);
-        for (std::uint32_t nodes = shape_.nodes_min; nodes <= last; ++nodes) {
+        for (std::uint32_t nodes = shape_.nodes_min; nodes <= last; nodes += std::max(1u, shape_.segment)) {
             const std::uint32_t each = shape_.ranks / nodes;
             const std::uint32_t more = shape_.ranks % nodes;
             if (try_it(two({more, each + 1}, {nodes - more, each}))) return;

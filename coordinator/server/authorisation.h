@@ -34,7 +34,7 @@ constexpr Rule rule_of(proto::Request::BodyCase verb) {
         case proto::Request::kSetHold: return Rule::OwnerOrOperator;
         case proto::Request::kSetReservation: return Rule::Operator;
         case proto::Request::kListReservations: return Rule::AnyUser;
-        case proto::Request::kReportCluster: return Rule::AnyUser;  // others' rows only for operators: redact_report
+        case proto::Request::kReportCluster: return Rule::AnyUser;  // the brain shows others' rows to operators only
         case proto::Request::BODY_NOT_SET: return Rule::Nobody;
     }
     return Rule::Nobody;

@@ -37,6 +37,13 @@ class Story {
         outcome.wrong = world_.violations();
         if (!ended) {
             for (const std::string& line : world_.unfinished()) outcome.wrong.push_back("at the end: " + line);
+            for (const std::uint64_t job : world_.promised()) {
+                if (world_.view(job).state() >= proto::COMPLETED) continue;
+                proto::Request why;
+                why.mutable_why_job()->set_job(job);
+                const proto::Response answer = world_.answer(why);
+                for (const std::string& clause : answer.why().clauses()) outcome.wrong.push_back(fmt::format("job {} waits: {}", job, clause));
+            }
         }
         judge(outcome);
         outcome.transcript = world_.transcript();
@@ -230,7 +237,7 @@ class Story {
     void judge(Outcome& outcome) {
         for (const auto& [job, expected] : expected_) {
             const proto::JobView shown = world_.view(job);
-            const bool looped = shown.state() == proto::FAILED && shown.reason().find("by the same signal") != std::string::npos;
+            const bool looped = shown.state() == proto::FAILED && shown.reason().find("a crash loop") != std::string::npos;
             const bool fine = looped || shown.state() == proto::COMPLETED || (shown.state() == proto::FAILED && expected.may_fail) ||
                               (shown.state() == proto::CANCELLED && expected.may_be_cancelled);
             if (!fine) outcome.wrong.push_back(fmt::format("job {} is {}: {}", job, proto::JobState_Name(shown.state()), shown.reason()));
