@@ -32,7 +32,7 @@ class Accounts {
     double owned_s() const { return owned_s_; }            // counted by itself: the uses add up to it
     std::int64_t since_ms() const { return since_ms_; }
     std::int64_t until_ms() const { return at_ms_; }
-    const CardCounts& now() const { return counts_; }
+    const CardCounts& counts() const { return counts_; }
     double node_days() const { return node_days_; }
     std::uint32_t nodes() const { return nodes_; }
     std::uint64_t faults() const { return faults_; }

@@ -73,7 +73,7 @@ std::uint32_t Brain::State::position(const Job& job) const {
 }
 
 std::string Brain::State::queued_reason(const Job& job) const {
-    if (job.held) return "held by " + job.held_by;
+    if (job.held) return "held by " + *job.held_by;
     std::int64_t wake_ms = 0;
     if (std::string awaited = what_it_awaits(job, now.unix_ms, wake_ms); !awaited.empty()) return "waits: " + awaited;
     const Need& need = facts.needs[job.need];

@@ -209,7 +209,7 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
     out.set_plan_unix_ms(outlook.made_ms);
     std::int64_t wake_ms = 0;
     if (job.held) {
-        out.set_sentence(fmt::format("Job {} is held by {}.", job.name(), job.held_by));
+        out.set_sentence(fmt::format("Job {} is held by {}.", job.name(), *job.held_by));
         out.set_sooner("let it go: gangline release " + std::to_string(job.id));
         return;
     }

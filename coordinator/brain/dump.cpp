@@ -39,7 +39,7 @@ std::string dump_job(const Job& job) {
         "job {} user={} {}:{} groups={} home={} state={} held={} by={} reason={} submitted={} ended={} exit={} "
         "user_failures={} without_progress={} best_step={}\n  spec {}\n",
         job.id, job.user, job.uid, job.gid, fmt::join(job.account->groups, ","), job.account->home, proto::JobState_Name(job.state), job.held,
-        job.held_by, job.reason, job.submitted_ms, job.ended_ms, job.exit_code, job.user_failures, job.without_progress,
+        job.held_by ? *job.held_by : "", job.reason, job.submitted_ms, job.ended_ms, job.exit_code, job.user_failures, job.without_progress,
         job.best_step, job.full_spec().ShortDebugString());
     for (const Attempt& attempt : job.attempts) text += dump_attempt(attempt);
     for (const Checkpoint& one : job.checkpoints) {
@@ -68,7 +68,7 @@ std::string Facts::dump() const {
         text += fmt::format("  causes {}\n", fmt::join(user.card_s, " "));
     }
     for (const auto& [name, one] : reservations) text += fmt::format("reservation {}\n", one.ShortDebugString());
-    text += fmt::format("cards {} owned_s {} free_s {} fragmented_s {} until {} node_days {} faults {} waiting {}\n", fmt::join(accounts.now(), " "), accounts.owned_s(),
+    text += fmt::format("cards {} owned_s {} free_s {} fragmented_s {} until {} node_days {} faults {} waiting {}\n", fmt::join(accounts.counts(), " "), accounts.owned_s(),
                         accounts.seconds(Free), accounts.fragmented_s(), accounts.until_ms(), accounts.node_days(), accounts.faults(), waiting_for_cards);
     for (const std::uint64_t id : active) text += fmt::format("active {}\n", id);
     for (const auto& [user, jobs_waiting] : waiting_of_user) text += fmt::format("waiting {} {}\n", user, jobs_waiting);

@@ -41,6 +41,10 @@ std::uint64_t Attempt::cards() const {
     return sum;
 }
 
+bool Job::has_failed_on(const std::string& node) const {
+    return std::any_of(blamed.begin(), blamed.end(), [&](const auto& one) { return one.first == node; });
+}
+
 proto::JobSpec Job::full_spec() const {
     proto::JobSpec full = spec;
     if (environment) *full.mutable_environment() = *environment;
@@ -240,10 +244,10 @@ void Facts::add_job(std::uint64_t id, const proto::JobSubmitted& body, proto::Jo
     if (is_new) needs.push_back(need);
     job.need = place->second;
     if (const auto parsed = parse_dependency(job.spec.dependency()); parsed && !parsed->terms.empty()) {
-        job.dependency = std::make_shared<const Dependency>(*parsed);
+        job.dependency = std::make_unique<const Dependency>(*parsed);
     }
     job.held = job.spec.hold();
-    if (job.held) job.held_by = job.user;
+    if (job.held) job.held_by = std::make_unique<const std::string>(job.user);
     job.submitted_ms = unix_ms;
     last_job = std::max(last_job, job.id);
     if (!job.spec.idempotency_key().empty()) by_idempotency_key_[{job.user, job.spec.idempotency_key()}] = job.id;
@@ -264,7 +268,7 @@ void Facts::apply_held(const proto::JobHeld& body) {
     CHECK(job != nullptr && job->state == proto::QUEUED, "only a queued job is held or let go");
     dequeue(*job);
     job->held = body.hold();
-    job->held_by = body.hold() ? body.who() : "";
+    job->held_by = body.hold() ? std::make_unique<const std::string>(body.who()) : nullptr;
     if (body.hold()) job->claim.reset();
     enqueue(*job);
 }
@@ -315,14 +319,14 @@ void Facts::apply_planned(const proto::PreemptionPlanned& body, std::int64_t uni
     for (const proto::Placement& one : body.gang()) claim.places.emplace_back(one.node(), one.rank_count());
     claim.victims.assign(body.victims().begin(), body.victims().end());
     claim.reason = body.reason();
-    job->claim = std::make_shared<const Claim>(std::move(claim));
+    job->claim = std::make_unique<const Claim>(std::move(claim));
     job->has_evicted = true;
     for (const auto& move : body.moves()) {
         Claim next;
         for (const proto::Placement& one : move.gang()) next.places.emplace_back(one.node(), one.rank_count());
         next.reason = body.reason();
         next.until_ms = unix_ms + kMoveMs;
-        if (Job* moved = find(move.job())) moved->claim = std::make_shared<const Claim>(std::move(next));
+        if (Job* moved = find(move.job())) moved->claim = std::make_unique<const Claim>(std::move(next));
     }
 }
 
@@ -339,7 +343,10 @@ void Facts::apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms)
         }
         job->best_step = std::max(job->best_step, body.progress().step());
         if (body.kind() == proto::USER) ++job->user_failures;
-        if (!body.blamed_node().empty()) ++job->blamed[body.blamed_node()];
+        if (!body.blamed_node().empty()) {
+            const auto found = std::find_if(job->blamed.begin(), job->blamed.end(), [&](const auto& one) { return one.first == body.blamed_node(); });
+            found == job->blamed.end() ? static_cast<void>(job->blamed.emplace_back(body.blamed_node(), 1)) : static_cast<void>(++found->second);
+        }
         if (body.kind() == proto::INFRASTRUCTURE && !body.node().empty()) blame(body.node(), body.signal() == 0 ? 1 : kSignalBlame, unix_ms);
         attempt.ended_ms = unix_ms;
         attempt.end = body;
@@ -348,7 +355,7 @@ void Facts::apply_ending(const proto::AttemptEnding& body, std::int64_t unix_ms)
         attempt.end.set_outcome(body.outcome());
         attempt.end.set_cause(body.cause());
     }
-    if (body.has_progress()) job->last_progress = std::make_shared<const proto::Progress>(body.progress());
+    if (body.has_progress()) job->last_progress = std::make_unique<const proto::Progress>(body.progress());
     job->reason = body.cause();
     move(*job, body.next() == proto::RESTART ? JobSignal::Restart : JobSignal::End);
 }
@@ -380,7 +387,7 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
     job->ended_ms = unix_ms;
     job->exit_code = body.exit_code();
     job->reason = body.reason();
-    if (body.has_progress()) job->last_progress = std::make_shared<const proto::Progress>(body.progress());
+    if (body.has_progress()) job->last_progress = std::make_unique<const proto::Progress>(body.progress());
     if (!job->attempts.empty() && job->attempt().ended_ms == 0) {
         job->attempt().ended_ms = unix_ms;
         job->attempt().end.set_cause(body.reason());

@@ -117,11 +117,11 @@ struct Job {
     proto::JobSpec spec;                              // without its environment
     std::shared_ptr<const Environment> environment;   // nothing once the job has ended
     std::uint32_t need = 0;                           // index into Facts::needs
-    std::shared_ptr<const Dependency> dependency;     // nothing = none
+    std::unique_ptr<const Dependency> dependency;     // nothing = none
     std::uint64_t granted_limit_s = 0;                // of the newest attempt, where less than the spec's
     proto::JobState state = proto::QUEUED;
     bool held = false;
-    std::string held_by;
+    std::unique_ptr<const std::string> held_by;       // nothing: nobody
     std::string reason;
     std::int64_t submitted_ms = 0;
     std::int64_t ended_ms = 0;
@@ -129,12 +129,12 @@ struct Job {
     std::vector<Attempt> attempts;
     std::vector<Checkpoint> checkpoints;
     std::vector<std::string> faults;
-    std::map<std::string, std::uint32_t> blamed;  // node -> how often
+    std::vector<std::pair<std::string, std::uint32_t>> blamed;  // node, how often
     std::uint32_t user_failures = 0;
     std::uint32_t without_progress = 0;           // restarts in a row
     std::uint64_t best_step = 0;                  // over ended attempts
-    std::shared_ptr<const proto::Progress> last_progress;
-    std::shared_ptr<const Claim> claim;
+    std::unique_ptr<const proto::Progress> last_progress;
+    std::unique_ptr<const Claim> claim;
     bool has_evicted = false;                     // once is all
     std::uint32_t preemptions = 0;                // how often others took its place
 
@@ -142,6 +142,7 @@ struct Job {
     bool is_script() const { return !spec.script().empty(); }
     Attempt& attempt() { return attempts.back(); }
     const Attempt& attempt() const { return attempts.back(); }
+    bool has_failed_on(const std::string& node) const;
     // The wall seconds that it may still run in all, at `now_ms`; nothing: no limit.
     std::optional<std::int64_t> time_left_ms(std::int64_t now_ms) const;
     AttemptKey key() const { return {id, attempts.empty() ? 0 : attempts.back().number}; }

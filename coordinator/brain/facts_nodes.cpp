@@ -27,6 +27,7 @@ Offer Node::offer(std::optional<AttemptKey> kept) const {
 std::uint32_t Node::cards_free() const { return static_cast<std::uint32_t>(offer().cards.size()); }
 
 double Node::lemon_at(std::int64_t unix_ms) const {
+    if (lemon == 0) return 0;
     return lemon * std::exp2(-std::max(0.0, static_cast<double>(unix_ms - lemon_ms) / 1000) / kLemonHalfLifeS);
 }
 

@@ -84,7 +84,7 @@ bool Brain::State::swap_nodes(const Job& job, std::vector<proto::Placement>& gan
     for (const Part& part : job.attempt().parts) {
         const std::string& name = part.place.node();
         const std::uint32_t number = order.numbers.at(name);
-        if (part.state != PartState::Gone || !is_offerable(name) || job.blamed.contains(name)) {
+        if (part.state != PartState::Gone || !is_offerable(name) || job.has_failed_on(name)) {
             lost.push_back(&part);
             continue;
         }

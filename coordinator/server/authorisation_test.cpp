@@ -47,7 +47,8 @@ TEST(Authorisation, IsThisMatrixAndNothingElse) {
         {"submit", users},                 {"cancel", owner_or_operator},     {"list_jobs", users},
         {"show_job", owner_or_operator},   {"list_nodes", users},             {"set_node", operators},
         {"report_job", owner_or_operator}, {"why_job", owner_or_operator},    {"read_logs", owner_or_operator},
-        {"ping", users},                   {"set_hold", owner_or_operator},
+        {"ping", users},                   {"set_hold", owner_or_operator},     {"set_reservation", operators},
+        {"list_reservations", users},      {"report_cluster", users},
     };
     const auto requests = all_requests();
     ASSERT_EQ(requests.size(), matrix.size());

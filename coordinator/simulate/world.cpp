@@ -262,7 +262,7 @@ void World::to_coordinator(const std::string& name, proto::NodeMessage message, 
 }
 
 bool World::is_repeated() {
-    const bool repeated = faults_ && random_.chance(options_.repeats);
+    const bool repeated = options_.repeats > 0 && faults_ && random_.chance(options_.repeats);
     if (repeated) ++reached_["repeated message"];
     return repeated;
 }

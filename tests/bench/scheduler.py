@@ -32,6 +32,10 @@ def run(rows, quick, only):
         batches = measure("events", 1000 if quick else 10000, 10000 if quick else 100000, 1 if quick else 15)["batch"]
         rows.row("S5", "longest pass, 1 % of 100,000 queued change a second, 10,000 nodes", [max(batches)], "s", bar="<= 0.250")
         rows.row("S5", "median pass of the same", batches, "s")
+    if not only or "fragments" in only:
+        fragments = measure("fragments", 64 if quick else 256, 5 if quick else 40)
+        rows.row("frag", "nodes in use by parts of nodes, of the fewest possible, 60 % of cards used", fragments["ours"], "x", fragments["first_fit"], "the first node with room")
+        rows.row("frag", "the same, --placement spread", fragments["spread"], "x")
     if not only or "S8" in only:
         memory = measure("memory", 20000)
         rows.row("S8", "memory of a queued job beyond its text", memory["bytes_a_job"], "B", memory["text_a_job"], "its text", "<= 1024")

@@ -3,11 +3,13 @@
 //   scheduler_bench events NODES QUEUED SECONDS 1 % of the queued jobs change a second, in batches of 50 ms
 //   scheduler_bench place NODES CARDS ROUNDS    one gang of whole nodes on an empty cluster
 //   scheduler_bench why NODES QUEUED ROUNDS     an answer of `why`
+//   scheduler_bench fragments NODES ROUNDS      parts of nodes come and go: nodes that whole-node gangs cannot use, beside first fit's
 //   scheduler_bench memory JOBS                 bytes a queued job needs beyond its text
 #include <fmt/format.h>
 #include <malloc.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -184,6 +186,51 @@ void measure_place(std::uint32_t nodes, std::uint32_t cards, std::uint32_t round
     print("scan", scan);
 }
 
+// Gangs of 1, 2 and 4 cards fill 60 % of the cards and come and go in any order. Partly used nodes, as multiples of the fewest that could hold
+// what is used: the scheduler's own, the first node with room, and the emptiest node.
+void measure_fragments(std::uint32_t nodes, std::uint32_t rounds) {
+    using coordinator::Shares;
+    std::vector<coordinator::NodeSeed> seeds(nodes);
+    for (std::uint32_t i = 0; i < nodes; ++i) seeds[i] = {.all = {8, 96, 1 << 20}, .block = i / 256, .rack = i / 16};
+    enum Policy { Ours, FirstFit, Spread, Policies };
+    static constexpr const char* kNames[] = {"ours", "first_fit", "spread"};
+    static constexpr std::uint32_t kSizes[] = {1, 1, 1, 2, 2, 4};
+    for (int policy = 0; policy < Policies; ++policy) {
+        std::mt19937 random(1);
+        coordinator::Cluster cluster(seeds);
+        std::vector<std::pair<std::uint32_t, std::uint32_t>> gangs;  // number, cards
+        std::uint32_t used = 0;
+        std::vector<double> partial;
+        for (std::uint32_t round = 0; round < rounds * 100; ++round) {
+            while (used < nodes * 8 * 6 / 10) {
+                const std::uint32_t cards = kSizes[random() % std::size(kSizes)];
+                coordinator::Shape shape{.ranks = cards, .nodes_min = 1, .nodes_max = 1};
+                shape.spread = policy == Spread;
+                std::optional<Shares> place;
+                if (policy == FirstFit) {
+                    for (std::uint32_t node = 0; node < nodes && !place; ++node) {
+                        if (cluster.free(node).cards >= cards) place = Shares{{node, cards}};
+                    }
+                } else {
+                    place = cluster.place(shape, 0, coordinator::kNever);
+                }
+                gangs.emplace_back(cluster.add(shape, *place, coordinator::kNever), cards);
+                used += cards;
+            }
+            for (int i = 0; i < 20; ++i) {
+                std::swap(gangs[random() % gangs.size()], gangs.back());
+                cluster.remove(gangs.back().first);
+                used -= gangs.back().second;
+                gangs.pop_back();
+            }
+            if (round % 100 != 99) continue;
+            const double least = std::ceil(used / 8.0);
+            partial.push_back((nodes - cluster.whole_free_nodes()) / least);
+        }
+        print(kNames[policy], partial);
+    }
+}
+
 std::size_t in_use() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 
 void measure_memory(std::uint32_t jobs) {
@@ -214,6 +261,8 @@ int main(int argc, char** argv) {
     const std::string_view what = argc > 1 ? argv[1] : "";
     if (what == "place") {
         measure_place(number(2), number(3), number(4));
+    } else if (what == "fragments") {
+        measure_fragments(number(2), number(3));
     } else if (what == "memory") {
         measure_memory(number(2));
     } else if (what == "pass" || what == "why" || what == "events") {
@@ -225,7 +274,7 @@ int main(int argc, char** argv) {
         }
         print(what == "events" ? "batch" : what.data(), values);
     } else {
-        fmt::print(stderr, "scheduler_bench pass|events|why NODES QUEUED ROUNDS, place NODES CARDS ROUNDS, memory JOBS\n");
+        fmt::print(stderr, "scheduler_bench pass|events|why NODES QUEUED ROUNDS, place NODES CARDS ROUNDS, fragments NODES ROUNDS, memory JOBS\n");
         return 2;
     }
     return 0;

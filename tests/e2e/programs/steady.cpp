@@ -1,7 +1,7 @@
 // A trainer whose weights are integers, so that runs compare bit by bit whatever the order of a reduction: each step sums a
 // contribution of every rank (MPI_Allreduce; nothing with --no-mpi) and mixes it into the weights.
 //
-//   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi]
+//   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi] [--elastic]
 //
 // With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
 
@@ -30,6 +30,7 @@ struct Options {
     std::uint64_t payload_mib = 0;
     std::string starts;
     bool use_mpi = true;
+    bool elastic = false;  // nothing is saved that depends on the number of ranks
 };
 
 Options options_of(int argc, char** argv) {
@@ -38,6 +39,10 @@ Options options_of(int argc, char** argv) {
         const std::string name = argv[i];
         if (name == "--no-mpi") {
             options.use_mpi = false;
+            continue;
+        }
+        if (name == "--elastic") {
+            options.elastic = true;
             continue;
         }
         if (i + 1 == argc) std::exit(2);
@@ -132,7 +137,7 @@ int main(int argc, char** argv) {
     const auto rank = static_cast<std::uint64_t>(gang.rank());
     const auto size = static_cast<std::uint64_t>(gang.size());
     insist(gang.track("weights", model.weights.data(), {model.weights.size()}));
-    insist(gang.track_slice("moments", model.moments.data(), {model.moments.size() * size}, {model.moments.size() * rank}, {model.moments.size()}));
+    if (!options.elastic) insist(gang.track_slice("moments", model.moments.data(), {model.moments.size() * size}, {model.moments.size() * rank}, {model.moments.size()}));
     if (!model.payload.empty()) {
         insist(gang.track_slice("payload", model.payload.data(), {model.payload.size() * size}, {model.payload.size() * rank}, {model.payload.size()}));
     }
