@@ -197,13 +197,14 @@ void Cluster::forget_promises() {
 }
 
 void Cluster::keep_for(std::uint32_t node, std::uint32_t reservation, Ms from, Ms until) {
-    nodes_[node].windows.push_back({reservation, from, until});
-    window_ends_.push_back(until);
+    if (windows_.empty()) windows_.resize(nodes_.size());
+    windows_[node].push_back({reservation, from, until});
     ends_.clear();
 }
 
-bool Cluster::is_kept_from(const Shape& shape, const NodeState& node, Ms from, Ms end) {
-    return std::any_of(node.windows.begin(), node.windows.end(), [&](const Window& one) {
+bool Cluster::is_kept_from(const Shape& shape, std::uint32_t node, Ms from, Ms end) const {
+    if (windows_.empty()) return false;
+    return std::any_of(windows_[node].begin(), windows_[node].end(), [&](const Window& one) {
         return (one.reservation == 0 || one.reservation != shape.reservation) && one.from < end && one.until > from;
     });
 }
@@ -285,7 +286,7 @@ std::uint32_t Cluster::fits(const Look& look, std::uint32_t index) const {
     if (!node.open || node.penalty > look.most_penalty) return 0;
     if (look.shape.allowed && !(*look.shape.allowed)[index]) return 0;
     if (look.avoid != nullptr && std::binary_search(look.avoid->begin(), look.avoid->end(), index)) return 0;
-    if (!node.windows.empty() && is_kept_from(look.shape, node, look.from, look.end)) return 0;
+    if (is_kept_from(look.shape, index, look.from, look.end)) return 0;
     if (!look.later) return ranks_in(look, node, node.free, !node.taken && node.holds.empty());
     bool whole = false;
     const Room room = free_at(node, look.from, whole);
@@ -296,7 +297,7 @@ Cluster::Lack Cluster::lack(const Shape& shape, std::uint32_t index, std::uint32
     const NodeState& node = nodes_[index];
     if (!node.open) return Lack::Closed;
     if (shape.allowed && !(*shape.allowed)[index]) return Lack::NotAllowed;
-    if (is_kept_from(shape, node, now, end)) return Lack::Reserved;
+    if (is_kept_from(shape, index, now, end)) return Lack::Reserved;
     if (node.penalty != 0 && is_large(shape)) return Lack::Penalty;
     if (node.free.memory_mib < shape.memory_mib) return Lack::Memory;
     if (shape.exclusive && (node.taken || !node.holds.empty())) return Lack::Whole;
@@ -315,7 +316,9 @@ const std::vector<Ms>& Cluster::ends() const {
     for (const Gang& gang : gangs_) {
         if (!gang.shares.empty()) ends_.push_back(gang.end);
     }
-    ends_.insert(ends_.end(), window_ends_.begin(), window_ends_.end());
+    for (const std::vector<Window>& of_node : windows_) {
+        for (const Window& one : of_node) ends_.push_back(one.until);
+    }
     std::sort(ends_.begin(), ends_.end());
     ends_.erase(std::unique(ends_.begin(), ends_.end()), ends_.end());
     return ends_;

@@ -87,7 +87,7 @@ class Cluster {
     // The gang may count on these places from `from` until `until`. Its places are then only lent to who ends before.
     void promise(const Shape& shape, const Shares& shares, Ms from, Ms until);
     void forget_promises();
-    bool has_windows() const { return !window_ends_.empty(); }
+    bool has_windows() const { return !windows_.empty(); }
     // From `from` until `until` the node takes only gangs of this reservation (none has 0).
     void keep_for(std::uint32_t node, std::uint32_t reservation, Ms from, Ms until);
 
@@ -153,7 +153,6 @@ class Cluster {
         bool taken = false;       // by something besides gangs
         std::vector<NodeHold> holds;  // the first to end first
         std::vector<Promise> promises;
-        std::vector<Window> windows;
     };
     struct Domain {
         Level level = Level::Cluster;
@@ -193,7 +192,7 @@ class Cluster {
     std::uint32_t ranks_in(const Look& look, const NodeState& node, const Room& room, bool whole) const;
     bool keeps_promises(const NodeState& node, const Room& room, Ms from, Ms end) const;
     static Room free_at(const NodeState& node, Ms at, bool& whole);
-    static bool is_kept_from(const Shape& shape, const NodeState& node, Ms from, Ms end);
+    bool is_kept_from(const Shape& shape, std::uint32_t node, Ms from, Ms end) const;
     bool is_large(const Shape& shape) const;
     std::optional<Shares> look_for(const Shape& shape, Look look, const std::vector<std::uint32_t>& avoid) const;
     Ms fits_from(const Shape& shape, std::uint32_t node, std::uint32_t ranks, Ms now) const;
@@ -211,7 +210,7 @@ class Cluster {
     std::uint64_t free_cards_ = 0;
     Ms first_promise_ = kNever;
     std::vector<std::uint32_t> promised_;    // nodes with promises
-    std::vector<Ms> window_ends_;
+    std::vector<std::vector<Window>> windows_;  // by node; empty: no node has any
     std::vector<Gang> gangs_;
     std::vector<std::uint32_t> unused_;      // gang numbers
     mutable std::vector<Ms> ends_;           // of gangs and promises, sorted; empty = to be made

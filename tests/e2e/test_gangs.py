@@ -108,7 +108,7 @@ def test_the_ledger_of_the_cluster_adds_up(cluster):
     cluster.wait_completed(job)
     cluster.cli("drain", "n0")
     time.sleep(1)
-    report = json.loads(cluster.cli("report", "--cluster", "--json").stdout)["cluster"]
+    report = json.loads(cluster.cli("report", "--cluster", "--json").stdout)["cluster_report"]
     causes = {cause["name"]: cause.get("card_s", 0) for cause in report["causes"]}
     assert abs(sum(causes.values()) - report["owned_card_s"]) < 1e-3 * report["owned_card_s"]
     for name in ("compute", "drained", "free"):
