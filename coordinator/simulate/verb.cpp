@@ -209,7 +209,7 @@ Result<void> run(Options& o) {
         if (auto written = write_file_atomically(o.html, summary_html(o.replay, all, notes, chart_js)); !written) return wrong(fmt::format("--html: {}", written.error().message));
         notes.push_back("page: " + o.html);
     }
-    fmt::print("{}", o.json ? summary_json(o.replay, all, notes).dump(2) + "\n" : summary_text(o.replay, all, notes));
+    fmt::print("{}", o.json ? summary_json(o.replay, all, notes).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : summary_text(o.replay, all, notes));
     return {};
 }
 
