@@ -323,6 +323,8 @@ struct Brain::State {
     const Survey& survey() const;
     void relax(const Job& job, const Cluster& cluster, const Survey& nodes, const Now& at, proto::Why& out) const;
     void count_lacks(const Job& job, const Cluster& cluster, proto::Why& out) const;
+    bool concerns(std::uint64_t holder, const Need& need) const;
+    void name_reservations(const Job& job, proto::Why& out) const;
     void why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const;
     void why_queued(const Job& job, const Now& at, proto::Why& out) const;
     std::string checkpoint_folder(const Job& job) const;

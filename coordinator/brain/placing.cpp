@@ -205,7 +205,7 @@ void Brain::State::place_waiting() {
         const auto left_ms = job->time_left_ms(now.unix_ms);
         one.limit = left_ms ? *left_ms + to_ms(grace_of(*job)) : kNever;
         one.expected = std::min<Ms>(one.limit, std::max(kShortestGuessMs, expected_run_ms(*job)));
-        one.least = static_cast<Ms>(job->spec.time_min_s()) * 1000;
+        one.least = job->spec.time_min_s() == 0 ? 0 : static_cast<Ms>(job->spec.time_min_s()) * 1000 + to_ms(grace_of(*job));
         one.overdue = now.unix_ms - job->submitted_ms >= kPatienceMs;
         if (!job->blamed.empty()) {
             one.avoid = static_cast<std::uint32_t>(input.avoid.size());

@@ -114,21 +114,21 @@ std::string unmet_by(const DependencyTerm& term, const Job* other, std::int64_t 
     switch (term.after) {
         case After::Start: {
             const std::int64_t started_ms = !other->attempts.empty() ? other->attempts.front().reserved_ms : ended ? other->ended_ms : 0;
-            if (started_ms == 0) return fmt::format("job {} has not started", term.job);
+            if (started_ms == 0) return fmt::format("job {} has not started", other->name());
             const std::int64_t due_ms = started_ms + std::int64_t{term.minutes} * 60'000;
             if (at_ms >= due_ms) return {};
             wake_ms = std::min(wake_ms, due_ms);
-            return fmt::format("job {} started less than {} minutes ago", term.job, term.minutes);
+            return fmt::format("job {} started less than {} minutes ago", other->name(), term.minutes);
         }
-        case After::Any: return ended ? "" : fmt::format("job {} has not ended", term.job);
+        case After::Any: return ended ? "" : fmt::format("job {} has not ended", other->name());
         case After::Corr:
         case After::Ok:
             never = never || (ended && !ok);
-            return ok ? "" : ended ? fmt::format("job {} has not completed but is {}", term.job, proto::JobState_Name(other->state))
-                                   : fmt::format("job {} has not ended", term.job);
+            return ok ? "" : ended ? fmt::format("job {} has not completed but is {}", other->name(), proto::JobState_Name(other->state))
+                                   : fmt::format("job {} has not ended", other->name());
         case After::NotOk:
             never = never || ok;
-            return ended && !ok ? "" : ended ? fmt::format("job {} has completed", term.job) : fmt::format("job {} has not ended", term.job);
+            return ended && !ok ? "" : ended ? fmt::format("job {} has completed", other->name()) : fmt::format("job {} has not ended", other->name());
         case After::Singleton: return {};
     }
     return {};
@@ -154,8 +154,10 @@ std::string Brain::State::unmet(const DependencyTerm& term, const Job& job, std:
     for (const Job* other : elements(term.job)) {
         if (term.task && (!other->spec.has_array() || other->spec.array().task() != *term.task)) continue;
         if (term.after == After::Corr && job.spec.has_array() && other->spec.has_array() && other->spec.array().task() != job.spec.array().task()) continue;
-        std::string why = unmet_by(term, other, at_ms, never, wake_ms);
-        if (first.empty()) first = std::move(why);
+        bool lost = false;
+        std::string why = unmet_by(term, other, at_ms, lost, wake_ms);
+        if (first.empty() || (lost && !never)) first = std::move(why);  // what can never be met says most
+        never = never || lost;
     }
     return first;
 }

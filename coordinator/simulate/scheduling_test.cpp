@@ -150,7 +150,8 @@ TEST(Array, IsAsManyJobsAndNoMoreRunTogetherThanItsCap) {
     proto::Request why;
     why.mutable_why_job()->set_job(array + 4);
     const proto::Response answer = world.answer(why);
-    EXPECT_THAT(std::vector<std::string>(answer.why().clauses().begin(), answer.why().clauses().end()), Contains(HasSubstr("2 of its array run already")));
+    EXPECT_THAT(std::vector<std::string>(answer.why().clauses().begin(), answer.why().clauses().end()), testing::IsEmpty());
+    EXPECT_THAT(answer.why().sentence(), HasSubstr("2 of its array run already"));
     ASSERT_TRUE(world.run_until([&] { return is(world, array + 4, proto::COMPLETED); }));
 }
 
@@ -215,6 +216,20 @@ TEST(Reservation, KeepsItsNodesForItsUsersAndForWhoEndsBefore) {
     world.run_for(seconds(110));
     EXPECT_TRUE(is(world, exam, proto::COMPLETED));
     ASSERT_TRUE(world.run_until([&] { return is(world, waits, proto::COMPLETED); }, seconds(700)));
+}
+
+TEST(Reservation, ATimeLimitIsCutToTheHoleBeforeItAndNeverBelowWhatIsTheLeast) {
+    World world({.nodes = 1, .cards = 2});
+    reserve(world, "firmware", {"n0"}, seconds(180), seconds(600));
+    proto::JobSpec spec = command(1, {"sleep", "ms=600000"});
+    spec.set_time_limit_s(600);
+    spec.set_time_min_s(10);
+    const std::uint64_t job = world.submit(spec);
+    ASSERT_TRUE(world.run_until([&] { return is(world, job, proto::RUNNING); }));
+    EXPECT_GT(world.view(job).time_limit_s(), 160u);
+    EXPECT_LE(world.view(job).time_limit_s(), 175u) << "and its grace is over before the reservation begins";
+    ASSERT_TRUE(world.run_until([&] { return is(world, job, proto::TIMED_OUT); }, seconds(300)));
+    EXPECT_THAT(world.view(job).reason(), HasSubstr("cut from 600 s, as --time-min allowed"));
 }
 
 TEST(Reservation, MaintenanceIsForNobodyAndEndingItOpensTheNodes) {
