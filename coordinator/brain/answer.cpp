@@ -72,6 +72,12 @@ std::uint32_t Brain::State::position(const Job& job) const {
     return static_cast<std::uint32_t>(std::distance(facts.queue.begin(), at)) + 1;
 }
 
+// By the last plan: not for its array, its team or a reservation.
+bool Brain::State::waits_for_room(const Job& job) const {
+    const auto planned = outlook.jobs.find(job.id);
+    return planned == outlook.jobs.end() || (planned->second.standing != Standing::OverLimit && planned->second.standing != Standing::Reserved);
+}
+
 std::string Brain::State::queued_reason(const Job& job) const {
     if (job.held) return "held by " + *job.held_by;
     std::int64_t wake_ms = 0;

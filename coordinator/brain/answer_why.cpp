@@ -236,7 +236,7 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
     std::int64_t wake_ms = 0;
     if (job.held) {
         out.set_sentence(fmt::format("Job {} is held by {}.", job.name(), *job.held_by));
-        out.set_sooner("let it go: gangline release " + std::to_string(job.id));
+        out.set_sooner("let it go: gangline release " + job.name());
         return;
     }
     if (facts.nodes.empty()) {

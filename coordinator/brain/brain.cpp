@@ -49,8 +49,7 @@ std::vector<proto::Placement> Brain::gang_of(std::uint64_t job, std::uint32_t& a
 
 std::string Brain::resolve_task(proto::Request& request) const {
     const auto find = [&](std::uint64_t array, const auto& set) -> std::string {
-        for (const Job* job : state_->elements(array)) {
-            if (!job->spec.has_array() || job->spec.array().task() != request.task()) continue;
+        if (const Job* job = state_->element(array, request.task())) {
             set(job->id);
             return {};
         }
@@ -94,7 +93,7 @@ std::vector<Action> Brain::State::finish() {
         Job* job = facts.find(id);
         job == nullptr ? static_cast<void>(verdicts.erase(id)) : check_verdict(*job);
     }
-    if (place_wanted) place_waiting();
+    for (int pass = 0; place_wanted && pass < kMostPasses; ++pass) place_waiting();
     std::vector<Action> actions;
     actions.reserve(records.size() + others.size());
     for (proto::Record& one : records) actions.push_back(Persist{std::move(one)});
