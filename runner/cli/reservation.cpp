@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/text.h"
 #include "runner/cli/job_values.h"
@@ -96,10 +97,17 @@ std::string reserved_for(const proto::Reservation& reservation) {
     return text;
 }
 
+std::string reserved_text(const proto::Reservation& reservation, const std::string& words) {
+    if (words.empty()) return fmt::format("Reservation {} is set, for {}\n", reservation.name(), reserved_for(reservation));
+    std::string text = one_line(words);
+    text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+    return text + "\n";
+}
+
 std::string reservations_text(const Reservations& reservations, const Terminal& terminal, std::int64_t now_ms) {
     using Align = Column::Align;
     Table table({{"NAME", Align::Left, 6}, {"NODES", Align::Left, 8}, {"START", Align::Left, 0}, {"END", Align::Left, 0},
-                 {"WHEN", Align::Left, 8}, {"FOR", Align::Left, 8}, {"BY", Align::Left, 4}, {"NOTE", Align::Left, 6}});
+                 {"WHEN", Align::Left, 8}, {"FOR", Align::Left, 8}, {"BY", Align::Left, 4}, {"NOTE", Align::Left, 6, Column::Shown::WhereFilled}});
     for (const proto::Reservation& one : reservations) {
         const bool holds = one.start_unix_ms() <= now_ms && now_ms < one.end_unix_ms();
         table.add({one.name(), compress_node_list({one.nodes().begin(), one.nodes().end()}), iso_time(one.start_unix_ms()),

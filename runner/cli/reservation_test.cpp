@@ -93,5 +93,13 @@ TEST(Reservation, IsARowThatSaysWhenAndForWhom) {
     EXPECT_THAT(reservations_text(all, {}, 3'600'000), HasSubstr("over"));
 }
 
+TEST(Reservation, IsToldOnceInTheCoordinatorsWords) {
+    proto::Reservation reservation;
+    reservation.set_name("course");
+    reservation.add_users("ana");
+    EXPECT_EQ(reserved_text(reservation, "reservation course: 2 nodes from A to B"), "Reservation course: 2 nodes from A to B\n");
+    EXPECT_EQ(reserved_text(reservation, ""), "Reservation course is set, for users ana\n");
+}
+
 }  // namespace
 }  // namespace gangline::runner
