@@ -313,7 +313,7 @@ std::string summary_text(const ReplayOptions& options, const std::vector<Series>
             text += all[i].results.size() > 1 ? fmt::format(" +- {}\n", size_of(one.half_width, measure.is_time)) : "\n";
         }
     }
-    for (const std::string& note : notes) text += "  note: " + note + "\n";
+    for (const std::string& note : notes) text += (note.starts_with("warning: ") ? "  " : "  note: ") + note + "\n";
     return text;
 }
 

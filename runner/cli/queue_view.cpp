@@ -67,7 +67,7 @@ std::string name_of(const Row& row) {
 }
 
 std::string start_of(const Row& row, std::int64_t now_ms) {
-    return row.least_ms == 0 ? "-" : (row.starts_differ ? "from " : "") + span_between(now_ms, row.least_ms);
+    return row.least_ms == 0 ? "-" : span_between(now_ms, row.least_ms) + (row.starts_differ ? "+" : "");     // the first of them; others later
 }
 
 std::string step_of(const proto::Progress& progress) {
@@ -93,8 +93,8 @@ std::string ranges_of(std::vector<std::uint32_t> numbers, std::uint32_t step) {
     return text;
 }
 
-std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int64_t now_ms) {
-    Table table({{"JOB", Align::Right, 12}, {"NAME", Align::Left, 8}, {"USER", Align::Left, 6}, {"STATE", Align::Left, 0},
+std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int64_t now_ms, QueueOf whose) {
+    Table table({{"JOB", Align::Right, 12}, {"NAME", Align::Left, 8}, {"USER", Align::Left, 6, Shown::WhereFilled}, {"STATE", Align::Left, 0},
                  {"RANKS", Align::Right, 0}, {"TIME", Align::Right, 0}, {"RESTARTS", Align::Right, 0, Shown::WhereFilled},
                  {"STEP", Align::Right, 0, Shown::WhereFilled}, {"STARTS IN", Align::Right, 0, Shown::WhereFilled},
                  {"NODES / REASON", Align::Left, 14, Shown::Always, Gives::Last}});
@@ -104,7 +104,7 @@ std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int6
         const std::int64_t until = job.ended_unix_ms() == 0 ? now_ms : job.ended_unix_ms();
         const bool placed = job.gang_size() > 0 && (job.state() == proto::RUNNING || job.state() == proto::PREPARING ||
                                                     job.state() == proto::RESERVED);
-        table.add({name_of(row), job.name(), job.user(), Cell(state_word(job.state()), state_tone(job.state())),
+        table.add({name_of(row), job.name(), whose == QueueOf::OneUser ? "" : job.user(), Cell(state_word(job.state()), state_tone(job.state())),
                    std::to_string(job.ranks()), span_between(from, until), job.restarts() == 0 ? "-" : std::to_string(job.restarts()),
                    step_of(job.progress()), start_of(row, now_ms), placed ? nodes_of(job.gang()) : reason_of(job, now_ms)});
     }
@@ -130,8 +130,12 @@ std::string array_text(const JobViews& jobs, std::uint64_t array) {
         const bool live = !has_ended(job.state()) && job.state() != proto::QUEUED;
         const char* const word = live ? "running" : job.state() == proto::QUEUED ? "waiting" : job.state() == proto::COMPLETED ? "done"
                                  : job.state() == proto::CANCELLED ? "cancelled" : "failed";
+        // A failure says most, the first before others; else the last task.
         const bool is_failure = std::string_view(word) == "failed";
-        if (shown == nullptr || (is_failure && counts["failed"] == 0) || (counts["failed"] == 0 && job.array().task() > shown->array().task())) shown = &job;
+        const bool had_failure = counts["failed"] > 0;
+        const bool is_better = shown == nullptr || (is_failure && !had_failure) ||
+                               (is_failure == had_failure && (job.array().task() < shown->array().task()) == is_failure);
+        if (is_better) shown = &job;
         ++counts[word];
     }
     if (known == 0) return {};

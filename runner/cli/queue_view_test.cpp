@@ -72,7 +72,7 @@ TEST(Queue, TheEstimateHasItsColumnAndDoesNotKeepTasksApart) {
     const std::string text = queue_text(jobs, {}, kNow);
     EXPECT_EQ(lines_in(text), 2U) << text;
     EXPECT_THAT(text, HasSubstr("10_[1-3]"));
-    EXPECT_THAT(text, HasSubstr("from 10m 00s  waits for 1 card\n"));
+    EXPECT_THAT(text, HasSubstr("10m 00s+  waits for 1 card\n"));
 }
 
 TEST(Queue, ColumnsWithNothingInThemAreLeftOutAndTheReasonHasTheirPlace) {
@@ -85,6 +85,8 @@ TEST(Queue, ColumnsWithNothingInThemAreLeftOutAndTheReasonHasTheirPlace) {
     EXPECT_THAT(text, HasSubstr("12m 00s  waits for 4 cards\n"));
     EXPECT_THAT(text, HasSubstr("a-name-"));
     for (const std::string& line : split(text, '\n')) EXPECT_LE(line.size(), 80U) << line;
+    EXPECT_THAT(text, HasSubstr("USER"));
+    EXPECT_THAT(queue_text(jobs, {}, kNow, QueueOf::OneUser), Not(HasSubstr("USER")));
     jobs.Mutable(0)->set_restarts(2);
     jobs.Mutable(0)->clear_expected_unix_ms();
     EXPECT_THAT(queue_text(jobs, {}, kNow), HasSubstr("RESTARTS"));
@@ -115,8 +117,8 @@ TEST(Queue, TheLimitCountsEndedJobsOnly) {
 TEST(Array, IsToldAsAWholeWithATaskToLookAt) {
     JobViews jobs;
     *jobs.Add() = element(10, 0, proto::COMPLETED);
-    *jobs.Add() = element(10, 3, proto::FAILED);
     *jobs.Add() = element(10, 4, proto::TIMED_OUT);
+    *jobs.Add() = element(10, 3, proto::FAILED);
     *jobs.Add() = element(10, 5, proto::RECOVERING);
     for (const std::uint32_t task : {6U, 7U}) *jobs.Add() = element(10, task, proto::QUEUED);
     *jobs.Add() = element(500, 1, proto::QUEUED);

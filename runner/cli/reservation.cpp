@@ -12,7 +12,7 @@
 namespace gangline::runner {
 namespace {
 
-constexpr seconds kLongest = std::chrono::hours(24) * 3650;
+constexpr seconds kLongest = std::chrono::hours(24) * 366;      // as the coordinator has it
 
 Error wrong(const std::string& words) { return {Code::InvalidArgument, words}; }
 
@@ -35,7 +35,7 @@ Result<void> take_time(const Line& line, std::int64_t now_unix_s, proto::Reserva
     const auto duration = parse_time_limit(line.text("duration"));
     if (!duration) return wrong(fmt::format("--duration: {}", duration.error().message));
     if (duration->count() == 0 || *duration > kLongest) {
-        return wrong(fmt::format("--duration: '{}': a reservation ends: write more than zero and at most 3650 days", line.text("duration")));
+        return wrong(fmt::format("--duration: '{}': a reservation ends: write more than zero and at most 366 days", line.text("duration")));
     }
     const std::int64_t end = *start + duration->count();
     if (end <= now_unix_s) {

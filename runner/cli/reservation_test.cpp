@@ -61,7 +61,7 @@ TEST(Reservation, WhatIsMissingOrWrongIsNamed) {
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--maintenance"}), HasSubstr("--duration TIME"));
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=long", "--maintenance"}), HasSubstr("--duration: 'long'"));
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=UNLIMITED", "--maintenance"}), HasSubstr("a reservation ends"));
-    EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=9999-00", "--maintenance"}), HasSubstr("at most 3650 days"));
+    EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=9999-00", "--maintenance"}), HasSubstr("at most 366 days"));
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=5", "--start=soon", "--maintenance"}), HasSubstr("--start: "));
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=5", "--start=2001-01-01", "--maintenance"}), HasSubstr("is over already"));
 }

@@ -125,7 +125,7 @@ int run_queue(const Line& line) {
         for (const proto::JobView& job : *found) jobs.push_back(to_json(job));
         print(json_document("jobs", std::move(jobs)));
     } else {
-        print(queue_text(*found, terminal_of(1), now().unix_ms));
+        print(queue_text(*found, terminal_of(1), now().unix_ms, line.has("all") && !line.has("user") ? QueueOf::AllUsers : QueueOf::OneUser));
         if (found->empty() && terminal_of(2).is_terminal) {
             say(line.has("ended") ? "no jobs" : "no jobs (gangline queue -e shows ended ones)");
         }

@@ -28,8 +28,9 @@ std::string nodes_of(const google::protobuf::RepeatedPtrField<proto::Placement>&
 // "5-199", "0-96:4,98" with a step of 4: as --array has it.
 std::string ranges_of(std::vector<std::uint32_t> numbers, std::uint32_t step);
 
-// Waiting tasks of one array that wait for the same thing are one line: 10_[5-199].
-std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int64_t now_ms);
+// Waiting tasks of one array that wait for the same thing are one line: 10_[5-199]. The user is shown where there are several.
+enum class QueueOf { AllUsers, OneUser };
+std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int64_t now_ms, QueueOf whose = QueueOf::AllUsers);
 // All that have not ended, and at most so many that have.
 JobViews with_most_ended(const JobViews& jobs, std::uint32_t most);
 // How many of the array's tasks among `jobs` are done, failed, running, waiting; empty when there are none.
