@@ -23,7 +23,7 @@
 namespace gangline::checkpoint {
 namespace {
 
-constexpr unsigned kReaders = 2;  // more gain nothing on one disk
+constexpr unsigned kReaders = 4;  // so that the disk has something to do while blocks are checked and copied
 
 struct FreeMemory {
     void operator()(char* memory) const { std::free(memory); }

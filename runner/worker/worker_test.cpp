@@ -382,6 +382,28 @@ TEST_F(AGang, WithoutItsShepherdIsRefusedInWords) {
     EXPECT_NE(second.error().message.find("page-0"), std::string::npos) << second.error().message;
 }
 
+TEST_F(AGang, AFencedSaveHoldsTheStateAsItWasWhateverComesAfterTheFence) {
+    std::vector<std::uint64_t> state(3'000'000, 1);
+    {
+        auto gang = Gang::join().value();
+        ASSERT_TRUE(gang.track("state", state.data(), {state.size()}).ok());
+        for (std::uint64_t step = 1; step <= 5; ++step) {
+            const Save save = gang.save(step, SaveMode::Fenced);
+            gang.fence();
+            std::fill(state.begin(), state.end(), step + 1);
+            if (step == 5) {
+                ASSERT_TRUE(save.wait(kLimit).ok());
+            }
+        }
+        gang.fence();
+        ASSERT_TRUE(gang.finish(kLimit).ok());
+    }
+    auto gang = Gang::join().value();
+    ASSERT_TRUE(gang.track("state", state.data(), {state.size()}).ok());
+    EXPECT_EQ(**gang.restore(), 5u);
+    EXPECT_EQ(std::count(state.begin(), state.end(), 5u), 3'000'000);
+}
+
 TEST_F(AGang, AloneKeepsThreeCheckpointsAndGoesOnFromTheNewest) {
     std::uint64_t state = 0;
     {

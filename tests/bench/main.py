@@ -6,7 +6,7 @@ import sys
 
 import common
 
-NAMES = ["launch", "scheduler", "simulate"]
+NAMES = ["launch", "scheduler", "simulate", "checkpoint"]
 
 
 def main():

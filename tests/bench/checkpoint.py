@@ -1,0 +1,88 @@
+"""B1-B10: durable saves and restores beside the disk's own speed and beside others' writers. Each round measures all of them, one after the other."""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import common
+
+PROGRAM = os.path.join(common.BIN, "checkpoint_bench")
+PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkpoint_peers.py")
+
+
+def measure(*args):
+    out = subprocess.run([PROGRAM, *map(str, args)], stdout=subprocess.PIPE, check=True, text=True).stdout
+    return {row["what"]: row["values"] for row in map(json.loads, out.splitlines())}
+
+
+def peers(folder, mib, warm):
+    out = subprocess.run([sys.executable, PEERS, folder, str(mib), "warm" if warm else "fresh"], stdout=subprocess.PIPE, check=True, text=True).stdout
+    return json.loads(out)
+
+
+def gigabytes(values, size):
+    return [size / value / 1e9 for value in values]
+
+
+def run(rows, quick, only):
+    mib, rounds = (128, 2) if quick else (2048, 5)
+    size = mib << 20
+    wants = lambda *ids: not only or any(id in only for id in ids)
+    base = tempfile.mkdtemp(prefix="gangline-bench-", dir=os.environ.get("GANGLINE_BENCH_DISK", common.ROOT + "/build"))
+    folder = os.path.join(base, "work")
+    try:
+        if wants("B1", "B1r", "B2", "B7"):
+            for ranks in (1, 2, 4):
+                seen = measure("save", folder, mib, ranks, rounds)
+                raw = gigabytes(seen["raw"], size)
+                rows.row("B1", f"durable save of {mib} MiB, {ranks} ranks", gigabytes(seen["fresh"], size), "GB/s", raw, "raw O_DIRECT", ">= 0.92 of raw")
+                rows.row("B1r", "the same into recycled shards", gigabytes(seen["recycled"], size), "GB/s", raw, "raw, fresh file", ">= 1.5 x raw")
+                rows.row("B2", "CPU of the save, copy and checksums with it", seen["cpu_s_per_gb"], "s/GB", bar="<= 0.15")
+        if wants("B4", "B6", "B10"):
+            seen = measure("copy", 256 if quick else 1024, 2 * rounds)
+            rows.row("B4", "stall of a blocking save of 1 GiB", seen["image"], "s", seen["copy"], "the copy alone, all cores", "<= 1.15 x")
+            rows.row("B6", "copy with checksums", [1 / value for value in seen["copy_with_crc"]], "1/s", [1 / value for value in seen["copy"]], "without", ">= 0.85")
+        if wants("B7"):
+            for shards, bar in ((4, "<= 0.002"), (64, "<= 0.010")):
+                rows.row("B7", f"last shard durable -> checkpoint durable, {shards} shards", measure("commit", folder, shards, 3 * rounds)["commit"], "s", bar=bar)
+        if wants("B8", "B9"):
+            seen = measure("restore", folder, mib, rounds)
+            rate = lambda name: [value / 1e9 for value in seen[name]]
+            rows.row("B8", f"cold restore of {mib} MiB, verified", rate("restore"), "GB/s", rate("raw_read"), "raw O_DIRECT read", ">= 0.90 of raw")
+            rows.row("B8", "the same", rate("restore"), "GB/s", rate("h5_read"), "H5Dread", ">= 3 x")
+            rows.row("B8", "its CPU", seen["restore_cpu"], "s", seen["h5_read_cpu"], "H5Dread", "<= 0.1")
+            rows.row("B9", "4 -> 3 ranks, a byte", rate("from_4_to_3"), "GB/s", rate("same_4"), "4 -> 4", ">= 0.85")
+            rows.row("B9", "3 -> 4 ranks, a byte", rate("from_3_to_4"), "GB/s", rate("same_3"), "3 -> 3", ">= 0.85")
+        if wants("B10"):
+            count = 2048 if quick else 32768
+            seen = measure("small", folder, count, rounds)
+            bytes_all = count * 10_004
+            rows.row("B10", f"{count} tensors of 10 kB", gigabytes(seen["small"], bytes_all), "GB/s", gigabytes(seen["raw"], bytes_all), "raw", ">= 0.7 of raw")
+            rows.row("B10", "the same", gigabytes(seen["small"], bytes_all), "GB/s", gigabytes(seen["h5_write"], bytes_all), "H5Dcreate + H5Dwrite", ">= 6 x")
+            rows.row("B10", "layout after the first save", seen["prepare_again"], "s", bar="<= 0.005")
+        if wants("B3"):
+            run_peers(rows, folder, mib, rounds)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def run_peers(rows, folder, mib, rounds):
+    size = mib << 20
+    for warm in (True, False):
+        ours, others = [], {}
+        for _ in range(rounds):
+            seen = measure("save", folder, mib, 1, 1)
+            ours += gigabytes(seen["fresh"], size)
+            os.makedirs(folder, exist_ok=True)
+            for name, seconds in peers(folder, mib, warm).items():
+                others.setdefault(name, []).append(size / seconds / 1e9)
+            shutil.rmtree(folder, ignore_errors=True)
+        best = max(others, key=lambda name: statistics.median(others[name]))
+        how = "page cache warm" if warm else "memory as it comes"
+        for name, rates in others.items():
+            bar = (">= 1.4 x" if warm else ">= 4 x") + " the best" if name == best else ""
+            rows.row("B3", f"durable save, {how}", ours, "GB/s", rates, name + (" (the best)" if name == best else ""), bar)
