@@ -268,6 +268,7 @@ struct Brain::State {
     std::vector<proto::Placement> to_gang(const Job& job, const Shares& shares) const;
     void reserve(Job& job, std::vector<proto::Placement> gang, std::string reason, std::uint64_t time_limit_s = 0, std::vector<std::string> passed_over = {});
     // ---- gang.cpp
+    double mean_between_failures_s(std::size_t nodes) const;
     void order_prepare(Job& job, std::size_t part);
     void order_launch(Job& job, std::size_t part);
     void order_stop(Job& job, std::size_t part, Duration grace, const std::string& reason);

@@ -182,14 +182,22 @@ Result<void> Gang::track(const Tensor& tensor) {
 Save Gang::save(std::uint64_t step, SaveMode mode) {
     const TimePoint begun = now().steady;
     Save save = impl_->saver.save(step, impl_->tracked, mode);
-    impl_->page.add(&ProgressPage::checkpoint_stall_ns, now().steady - begun);
+    const Duration stall = now().steady - begun;
+    impl_->saver.stalled(stall);
+    impl_->page.add(&ProgressPage::checkpoint_stall_ns, stall);
     return save;
 }
+
+bool Gang::should_save(std::uint64_t step) { return impl_->saver.is_due(step, should_stop()); }
+
+std::string Gang::save_interval() const { return impl_->saver.interval_reason(); }
 
 void Gang::fence() {
     const TimePoint begun = now().steady;
     impl_->saver.fence();
-    impl_->page.add(&ProgressPage::checkpoint_stall_ns, now().steady - begun);
+    const Duration stall = now().steady - begun;
+    impl_->saver.stalled(stall);
+    impl_->page.add(&ProgressPage::checkpoint_stall_ns, stall);
 }
 
 Result<std::optional<std::uint64_t>> Gang::restore() {

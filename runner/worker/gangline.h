@@ -137,6 +137,11 @@ class Gang {
     // Before the tracked state is changed after a Fenced save: waits until it is copied. Usually it is already.
     //   gang.save(step, SaveMode::Fenced);  forward(); backward();  gang.fence();  optimizer_step();
     void fence();
+    // Whether to save at this step: as often as lost work and the saves' own cost are least together (Young), and once more when the runner will
+    // stop this gang. Every rank calls it at every step with the same numbers, and all get the same answer: rank 0 decides some steps ahead.
+    //   if (gang.should_save(step)) gang.save(step);
+    bool should_save(std::uint64_t step);
+    std::string save_interval() const;  // how often that is now, and why
     // Fills the tracked state. No value: a fresh start, nothing was changed. Errors: Refused (the checkpoint is of other
     // tensors or another world, in words); Damaged (the runner is told and takes an older one: end the program).
     // After an error the tracked memory is not to be used.

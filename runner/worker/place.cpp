@@ -1,5 +1,7 @@
 #include "runner/worker/place.h"
 
+#include <algorithm>
+
 #include <charconv>
 #include <cstring>
 #include <limits>
@@ -51,6 +53,7 @@ void read_gangline(Variables& variables, Place& place) {
     place.worker_socket = variables.text("GANGLINE_WORKER_SOCKET");
     place.progress_path = variables.text("GANGLINE_PROGRESS");
     place.checkpoint_folder = variables.text("GANGLINE_CHECKPOINT_DIR");
+    if (variables.has("GANGLINE_MTBF_S")) place.mean_between_failures_s = static_cast<double>(std::max<std::uint64_t>(1, variables.number("GANGLINE_MTBF_S", std::numeric_limits<std::uint32_t>::max())));
     for (const char* name : {"RANK", "WORLD_SIZE", "GANGLINE_JOB_ID", "GANGLINE_ATTEMPT", "GANGLINE_CHECKPOINT_DIR"}) {
         if (variables.text(name).empty()) variables.refuse(fmt::format("GANGLINE_WORKER_SOCKET is set, but {} is not", name));
     }

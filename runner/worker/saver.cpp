@@ -1,7 +1,9 @@
 #include "runner/worker/saver.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,11 +14,12 @@ namespace gangline {
 namespace {
 
 constexpr seconds kWriterLimit{600};
+constexpr double kLetterS = 0.5;  // a letter from rank 0 has reached every rank by then
 constexpr unsigned kMostCopiers = 3;  // beside the caller; more gain nothing on memory's speed
 constexpr std::size_t kMostWaiting = 4 * std::size_t{checkpoint::kMostWorld};
 
 // The letters between the ranks' savers: one byte, then what follows it.
-enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N' };
+enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N', SaveAt = 'S' };
 
 }  // namespace
 
@@ -46,7 +49,9 @@ void Save::State::finish(std::optional<Error> why) {
     changed.notify_all();
 }
 
-Saver::Saver(Place place, Send send) : place_(std::move(place)), send_(std::move(send)) {}
+Saver::Saver(Place place, Send send)
+    : place_(std::move(place)), send_(std::move(send)),
+      interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(place_.mean_between_failures_s)), now().steady) {}
 
 Saver::~Saver() { stop(); }
 
@@ -121,6 +126,8 @@ Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, SaveMode m
             return Save(state);
         }
         open_[step] = state;
+        begun_[step] = now().steady;
+        stall_ = Duration{0};
     }
     auto begun = open(step);
     if (begun) begun = refuse_stale_folder(step);
@@ -164,6 +171,56 @@ Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> track
     }
     changed_.notify_all();
     return {};
+}
+
+// So many steps that a letter reaches every rank before the first of them is over.
+std::uint64_t Saver::steps_ahead(std::uint64_t step, TimePoint at) {
+    if (asked_ && step > asked_->first) {
+        const double one_s = to_seconds(at - asked_->second) / static_cast<double>(step - asked_->first);
+        step_s_ = step_s_ == 0 ? one_s : 0.8 * step_s_ + 0.2 * one_s;
+    }
+    asked_ = {step, at};
+    if (place_.size == 1) return 0;
+    return static_cast<std::uint64_t>(std::clamp(std::ceil(kLetterS / std::max(step_s_, 1e-6)), 2.0, 10'000.0));
+}
+
+bool Saver::is_due(std::uint64_t step, bool is_stopping) {
+    const TimePoint at = now().steady;
+    std::uint64_t announced = 0;
+    std::string why;
+    {
+        const std::lock_guard lock(mutex_);
+        const std::uint64_t ahead = steps_ahead(step, at);
+        if (announced_ && step >= *announced_) {
+            const bool is_now = step == *announced_;
+            announced_.reset();
+            if (is_now) interval_.begun(at);
+            return is_now;
+        }
+        const bool last = is_stopping && !has_announced_last_;
+        if (place_.rank != 0 || announced_ || !(last || interval_.is_due(at))) return false;
+        has_announced_last_ = has_announced_last_ || last;
+        if (!std::exchange(has_said_why_, true)) why = "a checkpoint " + interval_.reason();
+        if (ahead == 0) {
+            interval_.begun(at);
+        } else {
+            announced_ = announced = step + ahead;
+        }
+    }
+    if (!why.empty()) fmt::print(stderr, "gangline: {}\n", why);
+    if (announced == 0) return true;
+    for (std::uint32_t rank = 1; rank < place_.size; ++rank) (void)mail(rank, announced, std::string(1, static_cast<char>(Mail::SaveAt)));
+    return false;
+}
+
+void Saver::stalled(Duration time) {
+    const std::lock_guard lock(mutex_);
+    stall_ += time;
+}
+
+std::string Saver::interval_reason() {
+    const std::lock_guard lock(mutex_);
+    return interval_.reason();
 }
 
 void Saver::fence() {
@@ -282,6 +339,9 @@ void Saver::deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t a
         } else if (waiting_.size() < kMostWaiting) {
             waiting_.push_back({step, std::move(event)});  // rank 0 has not come to its first save yet
         }
+    } else if (from_rank == 0 && kind == Mail::SaveAt) {
+        const std::lock_guard lock(mutex_);
+        announced_ = step;
     } else if (from_rank == 0 && kind == Mail::Committed) {
         conclude(step, std::nullopt);
     } else if (from_rank == 0 && kind == Mail::NotCommitted) {
@@ -293,6 +353,10 @@ void Saver::conclude(std::uint64_t step, std::optional<Error> error) {
     StatePointer state;
     {
         const std::lock_guard lock(mutex_);
+        if (const auto begun = begun_.find(step); begun != begun_.end()) {
+            if (!error) interval_.measured(stall_, now().steady - begun->second);
+            begun_.erase(begun_.begin(), std::next(begun));
+        }
         if (const auto known = open_.find(step); known != open_.end()) {
             state = known->second;
             open_.erase(known);

@@ -21,6 +21,7 @@
 #include "checkpoint/store.h"
 #include "runner/worker/commit_loop.h"
 #include "runner/worker/gangline.h"
+#include "runner/worker/interval.h"
 #include "runner/worker/line.h"
 
 namespace gangline {
@@ -43,11 +44,15 @@ class Saver {
     ~Saver();  // as stop()
 
     Save save(std::uint64_t step, std::span<const Tensor> tracked, SaveMode mode);
+    // Whether every rank is to save this step. Rank 0 decides, and tells the others some steps ahead, so that all answer alike.
+    bool is_due(std::uint64_t step, bool is_stopping);
+    void stalled(Duration time);  // the training waited so long for the last save
     // Until the state of the last save may be changed: it is copied.
     void fence();
     void receive(const WorkerHeader& header, std::string_view payload);  // Relay and CommitResult
     // Waits for the outcome of every save. Errors: Deadline.
     Result<void> drain(TimePoint limit);
+    std::string interval_reason();
     // Ends the threads behind the disk operation under way. What is received later is dropped.
     void stop();
 
@@ -70,6 +75,7 @@ class Saver {
     void deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t attempt, std::string_view payload);
     void conclude(std::uint64_t step, std::optional<Error> error);
     void tell_all(const checkpoint::Tell& outcome);
+    std::uint64_t steps_ahead(std::uint64_t step, TimePoint at);
 
     const Place place_;
     const Send send_;
@@ -79,6 +85,14 @@ class Saver {
     std::map<std::uint64_t, StatePointer> open_;           // without an outcome yet
     std::map<std::uint64_t, std::optional<Error>> early_;  // outcomes that came before this rank's save()
     std::optional<std::uint64_t> last_step_;
+    std::optional<std::uint64_t> announced_;               // the step that all ranks will save
+    SaveInterval interval_;                                // rank 0's
+    std::map<std::uint64_t, TimePoint> begun_;             // saves under way, and when
+    Duration stall_{0};                                    // of the last save
+    bool has_said_why_ = false;
+    bool has_announced_last_ = false;                      // before a stop
+    std::optional<std::pair<std::uint64_t, TimePoint>> asked_;  // the last is_due
+    double step_s_ = 0;                                    // a step's time, as is_due sees it
     std::optional<std::uint64_t> job_;  // the step that the writer works on
     std::uint64_t copies_ = 0;          // saves whose copy has begun
     std::size_t busy_copiers_ = 0;

@@ -404,6 +404,16 @@ TEST_F(AGang, AFencedSaveHoldsTheStateAsItWasWhateverComesAfterTheFence) {
     EXPECT_EQ(std::count(state.begin(), state.end(), 5u), 3'000'000);
 }
 
+TEST_F(AGang, SavesByItselfAsOftenAsThatIsBest) {
+    ::setenv("GANGLINE_MTBF_S", "1", 1);
+    std::uint64_t state = 0;
+    auto gang = Gang::join().value();
+    ASSERT_TRUE(gang.track("state", &state, {}).ok());
+    EXPECT_FALSE(gang.should_save(1)) << "it has just begun";
+    EXPECT_NE(gang.save_interval().find("a failure is expected each"), std::string::npos) << gang.save_interval();
+    ::unsetenv("GANGLINE_MTBF_S");
+}
+
 TEST_F(AGang, AloneKeepsThreeCheckpointsAndGoesOnFromTheNewest) {
     std::uint64_t state = 0;
     {
