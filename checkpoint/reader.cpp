@@ -175,6 +175,28 @@ Result<void> Checkpoint::restore(std::span<const Tensor> wanted, std::uint32_t r
     return {};
 }
 
+Result<void> Checkpoint::fill(std::span<const Tensor> wanted, std::uint32_t rank) {
+    for (const Tensor& tensor : wanted) {
+        auto refuse = [&](const std::string& why) {
+            return Error{Code::InvalidArgument, fmt::format("checkpoint {}: tensor '{}' {}", place_, tensor.name, why)};
+        };
+        const TensorRecord* stored = manifest_.tensor_of(tensor.name);
+        if (stored == nullptr) return refuse("is not in it");
+        if (stored->dtype != tensor.dtype) return refuse(fmt::format("is {}, not {}", name_of(stored->dtype), name_of(tensor.dtype)));
+        const bool is_own = stored->policy == Policy::PerRank;
+        if (is_own && rank >= stored->boxes.size()) return refuse(fmt::format("has no rank {}", rank));
+        const Shape& shape = is_own ? stored->boxes[rank].extent : stored->global_shape;
+        if (!is_inside(tensor.offset, tensor.extent, shape) || !elements_of(tensor.extent)) {
+            return refuse(fmt::format("has the shape {}, no box of {} at {}", to_text(shape), to_text(tensor.extent), to_text(tensor.offset)));
+        }
+        if (tensor.data == nullptr && *elements_of(tensor.extent) > 0) return refuse("is to be read to a null pointer");
+    }
+    for (const Tensor& tensor : wanted) {
+        if (auto filled = read(tensor, *manifest_.tensor_of(tensor.name), rank); !filled) return filled;
+    }
+    return {};
+}
+
 Result<void> Checkpoint::verify() {
     for (const ShardRecord& shard : manifest_.shards) {
         for (std::uint64_t index = 0; index < shard.block_crcs.size(); ++index) {

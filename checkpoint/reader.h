@@ -29,6 +29,10 @@ class Checkpoint {
     // Errors: Refused with a remedy (other tensors, or another world and per-rank state): nothing has been written.
     //         Damaged, naming file and block: tensors may hold part of the checkpoint; do not train on.
     Result<void> restore(std::span<const Tensor> wanted, std::uint32_t rank, std::uint32_t world);
+    // Fills only these tensors, each a box of what is stored under its name; the kinds need not agree. A per-rank tensor is
+    // this rank's. Errors: InvalidArgument (no such name, another dtype, a box outside the shape): nothing has been written.
+    //                      Damaged, naming file and block: tensors may hold part of the checkpoint.
+    Result<void> fill(std::span<const Tensor> wanted, std::uint32_t rank);
     // Reads and checks every block of every shard. Errors: Damaged.
     Result<void> verify();
 
