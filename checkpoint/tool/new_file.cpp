@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -14,6 +13,11 @@
 #include "base/process.h"
 
 namespace gangline::checkpoint::tool {
+namespace {
+
+std::string temporary_name(const std::string& name) { return fmt::format(".{}.{}", name.substr(0, 200), random_hex(6)); }
+
+}  // namespace
 
 Error NewFile::failed(const std::string& doing) const {
     Error error = errno_error(fmt::format("--output '{}': {}", path_, doing));
@@ -48,17 +52,20 @@ Result<NewFile> NewFile::create(const std::string& path, Existing existing) {
             return Error{Code::Refused, fmt::format("--output '{}': it exists; --force replaces it, or choose another name", path)};
         }
     }
-    made.temporary_ = fmt::format(".{}.{}", made.name_.substr(0, 200), random_hex(6));
+    made.file_ = Fd(::openat(made.folder_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
+    if (made.file_) return made;
+    if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return made.failed("cannot create a file in " + parent);
+    made.temporary_ = temporary_name(made.name_);
     made.file_ = Fd(::openat(made.folder_.get(), made.temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!made.file_) return made.failed("cannot create a file in " + parent);
     return made;
 }
 
 NewFile::~NewFile() {
-    if (folder_ && file_) ::unlinkat(folder_.get(), temporary_.c_str(), 0);
+    if (folder_ && file_ && !temporary_.empty()) ::unlinkat(folder_.get(), temporary_.c_str(), 0);
 }
 
-std::string NewFile::library_path() const { return fmt::format("/proc/self/fd/{}/{}", folder_.get(), temporary_); }
+std::string NewFile::own_path() const { return fmt::format("/proc/self/fd/{}", file_.get()); }
 
 Result<void> NewFile::reserve(std::uint64_t bytes) {
     while (bytes > 0 && ::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0) {
@@ -86,14 +93,23 @@ Result<void> NewFile::write_at(std::string_view bytes, std::uint64_t place) {
     return {};
 }
 
+// A link never replaces what is there, a rename does.
+int NewFile::give_name() const {
+    if (existing_ == Existing::Replace) return ::renameat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str());
+    const int done = temporary_.empty() ? ::linkat(AT_FDCWD, own_path().c_str(), folder_.get(), name_.c_str(), AT_SYMLINK_FOLLOW)
+                                        : ::linkat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str(), 0);
+    if (done == 0 && !temporary_.empty()) ::unlinkat(folder_.get(), temporary_.c_str(), 0);
+    return done;
+}
+
 Result<void> NewFile::publish() {
     if (::fsync(file_.get()) != 0) return failed("cannot fsync it");
-    const bool may_replace = existing_ == Existing::Replace;
-    int done = ::renameat2(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str(), may_replace ? 0 : RENAME_NOREPLACE);
-    if (done != 0 && errno == EINVAL) {  // a file system without the flag: a link never replaces what is there
-        done = ::linkat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str(), 0);
-        if (done == 0) ::unlinkat(folder_.get(), temporary_.c_str(), 0);
+    if (existing_ == Existing::Replace && temporary_.empty()) {
+        const std::string temporary = temporary_name(name_);
+        if (::linkat(AT_FDCWD, own_path().c_str(), folder_.get(), temporary.c_str(), AT_SYMLINK_FOLLOW) != 0) return failed("cannot name it");
+        temporary_ = temporary;
     }
+    const int done = give_name();
     if (done != 0 && errno == EEXIST) {
         return Error{Code::Refused, fmt::format("--output '{}': it exists by now; --force replaces it, or choose another name", path_)};
     }

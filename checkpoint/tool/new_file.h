@@ -1,7 +1,8 @@
 #pragma once
-// A file that stands under its name only when it is whole: temporary name, fsync, rename, fsync of the folder.
+// A file that stands under its name only when it is whole: no name (O_TMPFILE), fsync, a name, fsync of the folder.
 //
-// Never follows a link in the file's place. Without publish() nothing is left. Thread rule: one thread an object.
+// Never follows a link in the file's place. Without publish() nothing is left, also by SIGKILL; only on a file system
+// without O_TMPFILE it has a temporary name, which a killed process leaves. Thread rule: one thread an object.
 
 #include <cstdint>
 #include <string>
@@ -22,8 +23,6 @@ class NewFile {
     NewFile& operator=(NewFile&&) = delete;
     ~NewFile();
 
-    // Where a library may write it by path: the same file, whoever renames folders meanwhile.
-    std::string library_path() const;
     // Space ahead, so that a full disk is met before the work. Errors: NoSpace. A file system that cannot gives none.
     Result<void> reserve(std::uint64_t bytes);
     Result<void> write(std::string_view bytes);
@@ -34,10 +33,12 @@ class NewFile {
   private:
     NewFile() = default;
     Error failed(const std::string& doing) const;
+    std::string own_path() const;
+    int give_name() const;
 
     std::string path_;
     std::string name_;
-    std::string temporary_;
+    std::string temporary_;  // empty while it has no name
     Existing existing_ = Existing::Refuse;
     Fd folder_;
     Fd file_;

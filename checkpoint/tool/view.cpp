@@ -1,5 +1,6 @@
 #include "checkpoint/tool/view.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -14,6 +15,8 @@ using namespace hdf5;
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t kMemoryStep = 1u << 20;
 
 // HDF5 reads %b in a source's names as a block number, %% as a percent sign.
 std::string escaped(const std::string& name) {
@@ -49,26 +52,31 @@ class View {
     // `prefix`: from the view's folder to the shards.
     View(Opened& opened, std::string prefix) : opened_(opened), prefix_(std::move(prefix)) {}
 
-    Result<void> write(const std::string& path) {
+    // The file's bytes. The library makes them in memory: it takes paths only, and a file that has none yet is safer.
+    // Superblock 0: in an image of a later one, 1.10 clears a flag without mending the checksum.
+    Result<std::string> build() {
         const Properties access(H5Pcreate(H5P_FILE_ACCESS));
-        if (!access || H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110) < 0 ||
-            H5Pset_file_locking(access.get(), false, true) < 0) {
+        if (!access || H5Pset_libver_bounds(access.get(), H5F_LIBVER_EARLIEST, H5F_LIBVER_V110) < 0 ||
+            H5Pset_fapl_core(access.get(), kMemoryStep, false) < 0) {
             return hdf5_error("cannot set up HDF5");
         }
         links_ = Properties(H5Pcreate(H5P_LINK_CREATE));
         if (!links_ || H5Pset_create_intermediate_group(links_.get(), 1) < 0) return hdf5_error("cannot set up HDF5 groups");
-        file_ = File(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
+        file_ = File(H5Fcreate("view.h5", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
         if (!file_) return hdf5_error("cannot create the HDF5 file");
         const Manifest& manifest = opened_.checkpoint.manifest();
         for (const auto& [name, value] : {std::pair{"job", manifest.job}, {"step", manifest.step},
                                           {"attempt", std::uint64_t{manifest.attempt}}, {"world", std::uint64_t{manifest.world}}}) {
-            if (auto written = write_number(file_.get(), name, value); !written) return written;
+            if (auto written = write_number(file_.get(), name, value); !written) return written.error();
         }
         for (const TensorRecord& tensor : manifest.tensors) {
-            if (auto added = add(tensor); !added) return added;
+            if (auto added = add(tensor); !added) return added.error();
         }
-        if (H5Fclose(file_.release()) < 0) return hdf5_error("cannot close the HDF5 file");
-        return {};
+        if (H5Fflush(file_.get(), H5F_SCOPE_GLOBAL) < 0) return hdf5_error("cannot flush the HDF5 file");
+        const ssize_t size = H5Fget_file_image(file_.get(), nullptr, 0);
+        std::string image(static_cast<std::size_t>(std::max<ssize_t>(size, 0)), '\0');
+        if (size <= 0 || H5Fget_file_image(file_.get(), image.data(), image.size()) != size) return hdf5_error("cannot take the HDF5 file from memory");
+        return image;
     }
     std::size_t tensors() const { return tensors_; }
 
@@ -157,7 +165,9 @@ Result<Viewed> write_view(Opened& opened, const std::string& output, Existing ex
     auto file = NewFile::create(path, existing);
     if (!file) return file.error();
     View view(opened, prefix);
-    if (auto written = view.write(file->library_path()); !written) return written.error();
+    const auto image = view.build();
+    if (!image) return image.error();
+    if (auto written = file->write(*image); !written) return written.error();
     if (auto published = file->publish(); !published) return published.error();
     return Viewed{path, view.tensors()};
 }
