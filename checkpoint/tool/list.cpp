@@ -77,7 +77,7 @@ Result<int> run_list(const Request& request) {
         return 0;
     }
     if (entries->empty()) {
-        fmt::print("no checkpoints in {}\n", plain(place->root));
+        fmt::print("no checkpoints in {}{}\n", plain(place->root), plain(job_folders_hint(*place)));
         return 0;
     }
     std::vector<std::vector<std::string>> rows{{"JOB", "STEP", "ATTEMPT", "SHARDS", "TENSORS", "SIZE", "AGE", "STATE"}};

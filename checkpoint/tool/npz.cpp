@@ -143,7 +143,7 @@ Result<void> write_npz(Opened& opened, const std::vector<Exporting>& tensors, Ne
         const std::string header = npy_header(one);
         Member member{one.tensor->name + ".npy", file.size(), header.size() + one.bytes, crc_of(0, header.data(), header.size())};
         if (auto written = file.write(member_header(member) + header); !written) return written;
-        const auto streamed = stream(opened.checkpoint, *one.tensor, one.rank, [&](std::span<const char> bytes) {
+        auto streamed = stream(opened.checkpoint, *one.tensor, one.rank, [&](std::span<const char> bytes) {
             member.crc = crc_of(member.crc, bytes.data(), bytes.size());
             progress.add(bytes.size());
             return file.write({bytes.data(), bytes.size()});

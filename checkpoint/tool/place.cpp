@@ -221,7 +221,18 @@ Result<Opened> open_one(const Place& place) {
     for (auto at = entries->rbegin(); at != entries->rend(); ++at) {
         if (at->state == State::Durable) return open_checkpoint(place, at->id);
     }
-    return Error{Code::NotFound, fmt::format("{}: no durable checkpoint in it; `gangline ckpt ls {}` shows what is there", place.root, place.root)};
+    const std::string hint = job_folders_hint(place);
+    return Error{Code::NotFound, fmt::format("{}: no durable checkpoint in it{}", place.root,
+                                             hint.empty() ? fmt::format("; `gangline ckpt ls {}` shows what is there", place.root) : hint)};
+}
+
+std::string job_folders_hint(const Place& place) {
+    const auto root = open_root(place);
+    if (!root) return "";
+    for (const std::string& name : names_in(root->get())) {
+        if (name.starts_with("job-")) return fmt::format("; it has folders of jobs: give {}/{}", place.root, name);
+    }
+    return "";
 }
 
 Result<void> check_shards(const Opened& opened) {

@@ -69,6 +69,9 @@ Result<Opened> open_one(const Place& place);
 // Errors: Damaged: a shard that is missing, is no regular file or has another size.
 Result<void> check_shards(const Opened& opened);
 
+// "; it has folders of jobs: give .../job-12" where the root is one level too high; else empty.
+std::string job_folders_hint(const Place& place);
+
 std::vector<std::string> names_in(int folder);
 
 }  // namespace gangline::checkpoint::tool

@@ -33,6 +33,11 @@ TEST_F(Places, AreFoldersStepFoldersAndSteps) {
     EXPECT_EQ(place_of(Words{path(kFirst), "100"}).error().code, Code::InvalidArgument);
 }
 
+TEST_F(Places, OneLevelTooHighAreToldTheJobsFolder) {
+    fs::create_directories(root_ + "/job-12");
+    EXPECT_THAT(open_one(place()).error().message, HasSubstr("give " + root_ + "/job-12"));
+}
+
 TEST_F(Places, AHigherStepOfAnEarlierAttemptIsOlder) {
     write({900, 1});
     write({500, 2});

@@ -15,6 +15,7 @@ namespace gangline::checkpoint::tool {
 namespace {
 
 constexpr std::string_view kDeleting = ".del-";
+constexpr std::string_view kTemporary = ".tmp-";
 
 using Range = std::pair<std::uint64_t, std::uint64_t>;  // job, step / every
 
@@ -36,12 +37,28 @@ Choice judge_other(const Entry& entry, std::int64_t now_unix_s) {
         case State::Deleting: return {entry, true, "its deletion was interrupted"};
         case State::Unfinished:
             if (entry.has_manifest) return {entry, false, "unfinished, but it has a manifest: the next restore may publish it"};
-            if (age_s < kTemporaryRest_s) return {entry, false, "unfinished, and changed within the hour: it may be being saved"};
+            if (age_s < kTemporaryRestSeconds) return {entry, false, "unfinished, and changed within the hour: it may be being saved"};
             return {entry, true, "left behind by a save that never ended"};
         case State::Durable:
         case State::Damaged: break;
     }
     return {entry, false, "damaged: not counted and not touched"};
+}
+
+// The folder's name from now on: one under which nobody looks for a checkpoint.
+Result<std::string> take_name(const Place& place, int root, const std::string& name) {
+    if (name.starts_with(kDeleting)) return name;
+    const std::string doomed = std::string(kDeleting) + name.substr(name.starts_with(kTemporary) ? kTemporary.size() : 0);
+    auto rename = [&] { return ::renameat2(root, name.c_str(), root, doomed.c_str(), RENAME_NOREPLACE) == 0; };
+    bool is_renamed = rename();
+    if (!is_renamed && errno == EEXIST) {  // the rest of an earlier deletion
+        if (auto removed = remove(place, doomed); !removed) return removed.error();
+        is_renamed = rename();
+    }
+    if (!is_renamed && errno == EINVAL) is_renamed = ::renameat(root, name.c_str(), root, doomed.c_str()) == 0;
+    if (!is_renamed) return errno_error(fmt::format("cannot rename {}/{} to {}", place.root, name, doomed));
+    if (::fsync(root) != 0) return errno_error("cannot fsync " + place.root);
+    return doomed;
 }
 
 }  // namespace
@@ -78,23 +95,12 @@ Result<void> remove(const Place& place, const std::string& name) {
     if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         return Error{Code::Refused, path + " is being read by another gangline ckpt: try again when that has ended"};
     }
-    std::string doomed = name;
-    if (!name.starts_with(kDeleting)) {
-        doomed = std::string(kDeleting) + name.substr(name.starts_with(".tmp-") ? 5 : 0);
-        auto rename = [&] { return ::renameat2(root->get(), name.c_str(), root->get(), doomed.c_str(), RENAME_NOREPLACE) == 0; };
-        bool is_renamed = rename();
-        if (!is_renamed && errno == EEXIST) {  // the rest of an earlier deletion
-            if (auto removed = remove(place, doomed); !removed) return removed;
-            is_renamed = rename();
-        }
-        if (!is_renamed && errno == EINVAL) is_renamed = ::renameat(root->get(), name.c_str(), root->get(), doomed.c_str()) == 0;
-        if (!is_renamed) return errno_error(fmt::format("cannot rename {} to {}", path, doomed));
-        if (::fsync(root->get()) != 0) return errno_error("cannot fsync " + place.root);
-    }
+    auto doomed = take_name(place, root->get(), name);
+    if (!doomed) return doomed.error();
     for (const std::string& file : names_in(folder.get())) {
-        if (::unlinkat(folder.get(), file.c_str(), 0) != 0 && errno != ENOENT) return errno_error(fmt::format("cannot delete {}/{}/{}", place.root, doomed, file));
+        if (::unlinkat(folder.get(), file.c_str(), 0) != 0 && errno != ENOENT) return errno_error(fmt::format("cannot delete {}/{}/{}", place.root, *doomed, file));
     }
-    if (::unlinkat(root->get(), doomed.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) return errno_error(fmt::format("cannot delete {}/{}", place.root, doomed));
+    if (::unlinkat(root->get(), doomed->c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) return errno_error(fmt::format("cannot delete {}/{}", place.root, *doomed));
     if (::fsync(root->get()) != 0) return errno_error("cannot fsync " + place.root);
     return {};
 }

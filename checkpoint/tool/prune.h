@@ -18,7 +18,7 @@ struct PruneRule {
     std::uint64_t keep = 0;   // at least 1
     std::uint64_t every = 0;  // steps; 0: none besides
 };
-inline constexpr std::int64_t kTemporaryRest_s = 3600;
+inline constexpr std::int64_t kTemporaryRestSeconds = 3600;
 
 struct Choice {
     Entry entry;

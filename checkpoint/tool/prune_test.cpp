@@ -52,8 +52,8 @@ TEST(PruneChoice, NeverCountsNorTouchesDamagedOnes) {
 
 TEST(PruneChoice, LeavesATemporaryFolderThatIsYoungOrMayBeCommitted) {
     Entry left = entry(300, 1, State::Unfinished);
-    EXPECT_THAT(deleted({entry(100), left}, {1, 0}, 1000 + kTemporaryRest_s - 1), ElementsAre());
-    EXPECT_THAT(deleted({entry(100), left}, {1, 0}, 1000 + kTemporaryRest_s), ElementsAre(300));
+    EXPECT_THAT(deleted({entry(100), left}, {1, 0}, 1000 + kTemporaryRestSeconds - 1), ElementsAre());
+    EXPECT_THAT(deleted({entry(100), left}, {1, 0}, 1000 + kTemporaryRestSeconds), ElementsAre(300));
     left.has_manifest = true;
     EXPECT_THAT(deleted({entry(100), left}, {1, 0}, 1'000'000), ElementsAre());
     EXPECT_THAT(deleted({entry(100), entry(200, 1, State::Deleting)}, {1, 0}), ElementsAre(200));

@@ -64,7 +64,7 @@ Result<void> write_safetensors(Opened& opened, std::vector<Exporting> tensors, N
     }
     if (auto written = file.write(little_endian(text.size()) + text); !written) return written;
     for (const Exporting& one : tensors) {
-        const auto written = stream(opened.checkpoint, *one.tensor, one.rank, [&](std::span<const char> bytes) {
+        auto written = stream(opened.checkpoint, *one.tensor, one.rank, [&](std::span<const char> bytes) {
             progress.add(bytes.size());
             return file.write({bytes.data(), bytes.size()});
         });

@@ -87,7 +87,7 @@ class View {
             return add_one(tensor, tensor.name, 0, std::span(tensor.boxes).first(boxes));
         }
         for (std::uint32_t rank = 0; rank < tensor.boxes.size(); ++rank) {
-            const auto added = add_one(tensor, fmt::format("rank_state/{}/{}", rank, tensor.name), rank, std::span(tensor.boxes).subspan(rank, 1));
+            auto added = add_one(tensor, fmt::format("rank_state/{}/{}", rank, tensor.name), rank, std::span(tensor.boxes).subspan(rank, 1));
             if (!added) return added;
         }
         return {};
