@@ -1,11 +1,13 @@
 #include "checkpoint/checksum.h"
 
+#include <isa-l/crc.h>
 #include <sodium.h>
 
+#include <algorithm>
 #include <cstring>
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace gangline::checkpoint {
@@ -22,18 +24,18 @@ constexpr std::array<std::uint32_t, 256> make_table() {
 }
 constexpr std::array<std::uint32_t, 256> kTable = make_table();
 
+constexpr std::size_t kPiece = 32 * 1024;  // read for the checksum, it is still in the cache for the copy
+
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(const void* data, std::size_t size, std::uint32_t crc) {
-    const char* bytes = static_cast<const char*>(data);
-    std::uint64_t value = ~crc;
-    for (; size >= 8; size -= 8, bytes += 8) {
-        std::uint64_t word = 0;
-        std::memcpy(&word, bytes, 8);
-        value = _mm_crc32_u64(value, word);
+// `to` is aligned to 32 bytes, `size` a multiple of 64.
+__attribute__((target("avx"))) void stream(char* to, const char* from, std::size_t size) {
+    for (const char* const end = from + size; from != end; from += 64, to += 64) {
+        const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+        const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32));
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to), low);
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), high);
     }
-    auto low = static_cast<std::uint32_t>(value);
-    for (; size > 0; --size, ++bytes) low = _mm_crc32_u8(low, static_cast<std::uint8_t>(*bytes));
-    return ~low;
+    _mm_sfence();
 }
 #endif
 
@@ -46,12 +48,48 @@ std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t 
     return ~crc;
 }
 
+// isa-l's state is the complement of the checksum, its length an int.
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc) {
+    constexpr std::size_t kMost = 1u << 30;
+    auto* bytes = static_cast<unsigned char*>(const_cast<void*>(data));  // it is only read
+    while (size != 0) {
+        const std::size_t here = std::min(size, kMost);
+        crc = ~crc32_iscsi(bytes, static_cast<int>(here), ~crc);
+        bytes += here;
+        size -= here;
+    }
+    return crc;
+}
+
+void copy_past_caches(void* to, const void* from, std::size_t size) {
 #if defined(__x86_64__)
-    static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-    if (has_instruction) return crc32c_sse42(data, size, crc);
+    static const bool has_avx = __builtin_cpu_supports("avx") != 0;
+    if (has_avx && size >= 1024) {
+        auto* place = static_cast<char*>(to);
+        const auto* bytes = static_cast<const char*>(from);
+        const std::size_t head = (32 - reinterpret_cast<std::uintptr_t>(place) % 32) % 32;
+        const std::size_t middle = (size - head) / 64 * 64;
+        std::memcpy(place, bytes, head);
+        stream(place + head, bytes + head, middle);
+        std::memcpy(place + head + middle, bytes + head + middle, size - head - middle);
+        return;
+    }
 #endif
-    return crc32c_portable(data, size, crc);
+    std::memcpy(to, from, size);
+}
+
+std::uint32_t copy_with_crc32c(void* to, const void* from, std::size_t size, std::uint32_t crc) {
+    auto* place = static_cast<char*>(to);
+    const auto* bytes = static_cast<const char*>(from);
+    while (size != 0) {
+        const std::size_t here = std::min(size, kPiece);
+        crc = crc32c(bytes, here, crc);
+        copy_past_caches(place, bytes, here);
+        place += here;
+        bytes += here;
+        size -= here;
+    }
+    return crc;
 }
 
 Sha256 sha256(std::string_view bytes) {

@@ -1,7 +1,7 @@
 #pragma once
-// CRC32C of blocks, SHA-256 of the manifest.
+// CRC32C of blocks, alone or in the same pass as a copy; SHA-256 of the manifest.
 //
-// Source: CRC32C is the Castagnoli polynomial 0x1EDC6F41, reflected, as in RFC 3720 B.4; SHA-256 is libsodium's.
+// Source: CRC32C is the Castagnoli polynomial 0x1EDC6F41, reflected, as in RFC 3720 B.4, computed by isa-l; SHA-256 is libsodium's.
 
 #include <array>
 #include <cstddef>
@@ -13,9 +13,13 @@ namespace gangline::checkpoint {
 
 using Sha256 = std::array<std::uint8_t, 32>;
 
-// `crc` is the checksum of what came before; 0 at the start. The processor's instruction is used where there is one.
+// `crc` is the checksum of what came before; 0 at the start.
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc = 0);
-// The same without that instruction (for the test that both agree).
+// Copies the bytes to `to`, past the caches, and returns the same. The ranges do not overlap.
+std::uint32_t copy_with_crc32c(void* to, const void* from, std::size_t size, std::uint32_t crc = 0);
+// The copy alone.
+void copy_past_caches(void* to, const void* from, std::size_t size);
+// crc32c by a table, byte by byte (for the test that both agree).
 std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t crc = 0);
 Sha256 sha256(std::string_view bytes);
 std::string to_hex(const Sha256& digest);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kAlignment = 4096;
 constexpr std::uint64_t kAlignFrom = 64 * 1024;
-constexpr std::uint32_t kFormatVersion = 1;
+constexpr std::uint32_t kFormatVersion = 2;
 
 Result<std::uint64_t> lay_out_tensor(hid_t file, hid_t links, hid_t creation, const Tensor& tensor) {
     const Type type = file_type(tensor.dtype);
@@ -38,6 +38,15 @@ Result<std::uint64_t> lay_out_tensor(hid_t file, hid_t links, hid_t creation, co
         place = address;
     }
     if (H5Dclose(dataset.release()) < 0) return hdf5_error(fmt::format("tensor '{}' cannot be closed", tensor.name));
+    return place;
+}
+
+// A number of its own bytes: an attribute would lie within checksummed headers, which stay as they are from save to save.
+Result<std::uint64_t> lay_out_step(hid_t file, hid_t creation) {
+    const Space space(H5Screate(H5S_SCALAR));
+    Dataset dataset(H5Dcreate2(file, kStepName, H5T_STD_U64LE, space.get(), H5P_DEFAULT, creation, H5P_DEFAULT));
+    const haddr_t place = dataset ? H5Dget_offset(dataset.get()) : HADDR_UNDEF;
+    if (place == HADDR_UNDEF || H5Dclose(dataset.release()) < 0) return hdf5_error("cannot lay out the step");
     return place;
 }
 
@@ -65,16 +74,13 @@ Result<Properties> dataset_properties() {
 
 }  // namespace
 
-std::uint64_t estimated_bytes(const ShardPlan& plan) {
-    std::uint64_t bytes = header_bytes(plan.tensors.size()) + kAlignFrom;
-    for (const Tensor& tensor : plan.tensors) bytes += *elements_of(tensor.extent) * bytes_of(tensor.dtype) + kAlignment;
-    return bytes;
-}
-
-Result<std::vector<std::uint64_t>> lay_out_shard(const std::string& path, const ShardPlan& plan) {
+Result<ShardLayout> lay_out_shard(const std::string& path, const ShardPlan& plan) {
     const QuietErrors quiet;
     std::set<std::string_view> names;
     for (const Tensor& tensor : plan.tensors) {
+        if (tensor.name == kStepName || tensor.name.starts_with(std::string(kStepName) + "/")) {
+            return Error{Code::InvalidArgument, fmt::format("a tensor cannot be named '{}': that is the step's own", tensor.name)};
+        }
         if (!names.insert(tensor.name).second) {
             return Error{Code::InvalidArgument, fmt::format("two tensors are named '{}'", tensor.name)};
         }
@@ -96,18 +102,21 @@ Result<std::vector<std::uint64_t>> lay_out_shard(const std::string& path, const 
     File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access->get()));
     if (!file) return hdf5_error("cannot create the HDF5 file " + path);
     for (const auto& [name, value] : {std::pair{"format_version", std::uint64_t{kFormatVersion}}, {"job", plan.job},
-                                      {"step", plan.step}, {"attempt", std::uint64_t{plan.attempt}},
+                                      {"attempt", std::uint64_t{plan.attempt}},
                                       {"rank", std::uint64_t{plan.rank}}, {"world", std::uint64_t{plan.world}}}) {
         if (auto written = write_number(file.get(), name, value); !written) return written.error();
     }
-    std::vector<std::uint64_t> places;
+    ShardLayout layout;
+    auto step = lay_out_step(file.get(), creation->get());
+    if (!step) return step.error();
+    layout.step_place = *step;
     for (const Tensor& tensor : plan.tensors) {
         auto place = lay_out_tensor(file.get(), links.get(), creation->get(), tensor);
         if (!place) return place.error();
-        places.push_back(*place);
+        layout.places.push_back(*place);
     }
     if (H5Fclose(file.release()) < 0) return hdf5_error("cannot close the HDF5 file " + path);
-    return places;
+    return layout;
 }
 
 }  // namespace gangline::checkpoint

@@ -1,155 +1,309 @@
 #include "checkpoint/reader.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
 
 #include <fmt/format.h>
+
+#include "checkpoint/disk.h"
 
 namespace gangline::checkpoint {
 namespace {
 
-// Row-major distance of `point` in a box of `extent` that begins at `offset`.
-std::uint64_t index_in(const Shape& point, const Shape& offset, const Shape& extent) {
-    std::uint64_t index = 0;
-    for (std::size_t i = 0; i < point.size(); ++i) index = index * extent[i] + (point[i] - offset[i]);
-    return index;
+constexpr unsigned kReaders = 2;  // more gain nothing on one disk
+
+struct FreeMemory {
+    void operator()(char* memory) const { std::free(memory); }
+};
+using AlignedMemory = std::unique_ptr<char, FreeMemory>;
+
+AlignedMemory aligned_memory(std::size_t size) {
+    void* memory = nullptr;
+    if (::posix_memalign(&memory, kDiskAlignment, size) != 0) return nullptr;
+    return AlignedMemory(static_cast<char*>(memory));
+}
+
+// Row-major strides, in bytes, of a box of this extent.
+Shape strides_of(const Shape& extent, std::size_t width) {
+    Shape strides(extent.size());
+    std::uint64_t stride = width;
+    for (std::size_t i = extent.size(); i-- > 0;) {
+        strides[i] = stride;
+        stride *= extent[i];
+    }
+    return strides;
 }
 
 }  // namespace
 
 Checkpoint::Checkpoint(Fd folder, Manifest manifest, std::string place)
-    : folder_(std::move(folder)), manifest_(std::move(manifest)), place_(std::move(place)) {}
+    : folder_(std::move(folder)), manifest_(std::move(manifest)), place_(std::move(place)) {
+    if (folder_) (void)::flock(folder_.get(), LOCK_SH | LOCK_NB);  // see Store::delete_old; where there are no locks nothing is recycled
+}
 
-Result<int> Checkpoint::file_of(const ShardRecord& shard) {
-    const auto known = files_.find(shard.rank);
-    if (known != files_.end()) return known->second.get();
-    Fd fd(::openat(folder_.get(), shard.name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-    if (!fd) return errno_error(fmt::format("cannot open {}/{}", place_, shard.name), Code::Damaged);
+Result<void> Checkpoint::open_file(const ShardRecord& shard) {
+    if (files_.contains(shard.rank)) return {};
+    File file;
+    file.cached = Fd(::openat(folder_.get(), shard.name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    if (!file.cached) return errno_error(fmt::format("cannot open {}/{}", place_, shard.name), Code::Damaged);
     struct stat status {};
-    if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (::fstat(file.cached.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
         return Error{Code::Damaged, fmt::format("{}/{} is not a regular file", place_, shard.name)};
     }
     if (static_cast<std::uint64_t>(status.st_size) != shard.size) {
-        return Error{Code::Damaged, fmt::format("{}/{} has {} bytes, the manifest says {}", place_, shard.name, status.st_size,
-                                                shard.size)};
+        return Error{Code::Damaged, fmt::format("{}/{} has {} bytes, the manifest says {}", place_, shard.name, status.st_size, shard.size)};
     }
-    const int number = fd.get();
-    files_.emplace(shard.rank, std::move(fd));
-    return number;
+    if (manifest_.block_bytes % kDiskAlignment == 0) {
+        file.direct = Fd(::openat(folder_.get(), shard.name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_DIRECT));
+    }
+    files_.emplace(shard.rank, std::move(file));
+    return {};
 }
 
-Result<void> Checkpoint::load_block(const ShardRecord& shard, std::uint64_t index) {
-    if (block_shard_ == &shard && block_index_ == index) return {};
-    const auto file = file_of(shard);
-    if (!file) return file.error();
-    block_shard_ = nullptr;
+// ---- one block
+
+namespace {
+
+// Reads what the page cache has of it without waiting; true: all of it.
+bool is_read_from_cache(int fd, char* memory, std::size_t size, std::uint64_t begin) {
+    iovec part{memory, size};
+    return ::preadv2(fd, &part, 1, static_cast<off_t>(begin), RWF_NOWAIT) == static_cast<ssize_t>(size);
+}
+
+}  // namespace
+
+Result<void> Checkpoint::read_block(const ShardRecord& shard, std::uint64_t index, char* memory, std::uint64_t& size) const {
+    const File& file = files_.at(shard.rank);
     const std::uint64_t begin = index * manifest_.block_bytes;
-    block_.resize(static_cast<std::size_t>(std::min(manifest_.block_bytes, shard.size - begin)));
-    for (std::size_t filled = 0; filled < block_.size();) {
-        const ssize_t n = ::pread(*file, block_.data() + filled, block_.size() - filled, static_cast<off_t>(begin + filled));
+    size = std::min(manifest_.block_bytes, shard.size - begin);
+    std::uint64_t filled = is_read_from_cache(file.cached.get(), memory, size, begin) ? size : 0;
+    int fd = file.direct ? file.direct.get() : file.cached.get();
+    while (filled < size) {
+        const std::uint64_t wanted = fd == file.cached.get() ? size - filled : (size - filled + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
+        const ssize_t n = ::pread(fd, memory + filled, wanted, static_cast<off_t>(begin + filled));
         if (n < 0 && errno == EINTR) continue;
+        if (fd != file.cached.get() && (n < 0 || static_cast<std::uint64_t>(n) % kDiskAlignment != 0)) {
+            fd = file.cached.get();  // refused, or at an odd end: the ordinary way
+            if (n < 0) continue;
+        }
         if (n <= 0) {
             return Error{Code::Damaged, fmt::format("{}/{}: block {} cannot be read: {}", place_, shard.name, index,
                                                     n == 0 ? "the file has become shorter" : std::strerror(errno))};
         }
-        filled += static_cast<std::size_t>(n);
+        filled += static_cast<std::uint64_t>(n);
     }
-    if (crc32c(block_.data(), block_.size()) != shard.block_crcs[static_cast<std::size_t>(index)]) {
-        return Error{Code::Damaged, fmt::format("{}/{}: block {} (bytes {} to {}) does not have its checksum", place_, shard.name,
-                                                index, begin, begin + block_.size())};
-    }
-    block_shard_ = &shard;
-    block_index_ = index;
-    return {};
-}
-
-Result<void> Checkpoint::read_bytes(const ShardRecord& shard, std::uint64_t at, std::uint64_t size, char* to) {
-    while (size > 0) {
-        const std::uint64_t index = at / manifest_.block_bytes;
-        if (auto loaded = load_block(shard, index); !loaded) return loaded;
-        const std::uint64_t begin = at - index * manifest_.block_bytes;
-        const std::uint64_t count = std::min<std::uint64_t>(size, block_.size() - begin);
-        std::memcpy(to, block_.data() + begin, static_cast<std::size_t>(count));
-        at += count;
-        to += count;
-        size -= count;
+    if (crc32c(memory, size) != shard.block_crcs[static_cast<std::size_t>(index)]) {
+        return Error{Code::Damaged, fmt::format("{}/{}: block {} (bytes {} to {}) does not have its checksum", place_, shard.name, index, begin,
+                                                begin + size)};
     }
     return {};
 }
 
-// Copies what the box and the wanted tensor share, run by run: a run is contiguous in both.
-Result<void> Checkpoint::copy_box(const Tensor& wanted, const Box& box) {
+// ---- pieces
+
+void Checkpoint::add_piece(const Tensor& wanted, const Box& box) {
     const std::size_t dimensions = wanted.extent.size();
-    const ShardRecord& shard = *manifest_.shard_of(box.shard_rank);
     const std::size_t width = bytes_of(wanted.dtype);
     Shape begin(dimensions);
     Shape count(dimensions);
     for (std::size_t i = 0; i < dimensions; ++i) {
         begin[i] = std::max(wanted.offset[i], box.offset[i]);
         const std::uint64_t end = std::min(wanted.offset[i] + wanted.extent[i], box.offset[i] + box.extent[i]);
-        if (end <= begin[i]) return {};
+        if (end <= begin[i]) return;
         count[i] = end - begin[i];
     }
-    std::size_t outer = dimensions;  // dimensions [outer, end) form one run
-    std::uint64_t run = 1;
+    const Shape in_file = strides_of(box.extent, width);
+    const Shape in_data = strides_of(wanted.extent, width);
+    Piece piece;
+    piece.file_offset = box.file_offset;
+    piece.data = static_cast<char*>(wanted.data);
+    for (std::size_t i = 0; i < dimensions; ++i) {
+        piece.file_offset += (begin[i] - box.offset[i]) * in_file[i];
+        piece.data += (begin[i] - wanted.offset[i]) * in_data[i];
+    }
+    std::size_t outer = dimensions;  // dimensions [outer, end) form one row
+    piece.run = width;
     while (outer > 0) {
         --outer;
-        run *= count[outer];
+        piece.run *= count[outer];
         if (count[outer] != wanted.extent[outer] || count[outer] != box.extent[outer]) break;
     }
-    Shape point = begin;
-    for (;;) {
-        const std::uint64_t from = box.file_offset + index_in(point, box.offset, box.extent) * width;
-        char* to = static_cast<char*>(wanted.data) + index_in(point, wanted.offset, wanted.extent) * width;
-        if (auto copied = read_bytes(shard, from, run * width, to); !copied) return copied;
-        std::size_t i = outer;
-        while (i > 0 && ++point[i - 1] == begin[i - 1] + count[i - 1]) {
-            point[i - 1] = begin[i - 1];
-            --i;
+    for (std::size_t i = 0; i < outer; ++i) {
+        if (count[i] == 1) continue;
+        piece.counts.push_back(count[i]);
+        piece.file_strides.push_back(in_file[i]);
+        piece.data_strides.push_back(in_data[i]);
+        piece.rows *= count[i];
+    }
+    pieces_[box.shard_rank].push_back(std::move(piece));
+}
+
+void Checkpoint::add_pieces(const Tensor& wanted, const TensorRecord& stored, std::uint32_t rank) {
+    if (*elements_of(wanted.extent) == 0) return;
+    if (stored.policy == Policy::PerRank) return add_piece(wanted, stored.boxes[rank]);
+    if (stored.policy == Policy::Replicated) return add_piece(wanted, stored.boxes.front());
+    for (const Box& box : stored.boxes) add_piece(wanted, box);
+}
+
+namespace {
+
+// Byte and memory of row `row`: both grow with it.
+struct RowPlace {
+    std::uint64_t file = 0;
+    std::uint64_t data = 0;
+};
+
+RowPlace place_of(std::uint64_t row, const Shape& counts, const Shape& file_strides, const Shape& data_strides) {
+    RowPlace place;
+    for (std::size_t i = counts.size(); i-- > 0;) {
+        const std::uint64_t at = row % counts[i];
+        row /= counts[i];
+        place.file += at * file_strides[i];
+        place.data += at * data_strides[i];
+    }
+    return place;
+}
+
+}  // namespace
+
+// The first row that ends behind byte `begin` of the shard.
+std::uint64_t Checkpoint::first_row_behind(const Piece& piece, std::uint64_t begin) {
+    std::uint64_t low = 0;
+    for (std::uint64_t high = piece.rows; low < high;) {
+        const std::uint64_t middle = low + (high - low) / 2;
+        const std::uint64_t at = piece.file_offset + place_of(middle, piece.counts, piece.file_strides, piece.data_strides).file;
+        if (at + piece.run > begin) {
+            high = middle;
+        } else {
+            low = middle + 1;
         }
-        if (i == 0) return {};
+    }
+    return low;
+}
+
+// Rows far apart leave blocks between them alone.
+bool Checkpoint::has_bytes_in(const Piece& piece, std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t row = first_row_behind(piece, begin);
+    return row < piece.rows && piece.file_offset + place_of(row, piece.counts, piece.file_strides, piece.data_strides).file < end;
+}
+
+// The rows' bytes that lie in [begin, end) of the shard, which `block` holds.
+void Checkpoint::copy_rows(const Piece& piece, std::uint64_t begin, std::uint64_t end, const char* block) const {
+    const auto place = [&](std::uint64_t row) {
+        RowPlace found = place_of(row, piece.counts, piece.file_strides, piece.data_strides);
+        found.file += piece.file_offset;
+        return found;
+    };
+    for (std::uint64_t row = first_row_behind(piece, begin); row < piece.rows; ++row) {
+        const RowPlace at = place(row);
+        if (at.file >= end) return;
+        const std::uint64_t from = std::max(at.file, begin);
+        const std::uint64_t until = std::min(at.file + piece.run, end);
+        std::memcpy(piece.data + at.data + (from - at.file), block + (from - begin), static_cast<std::size_t>(until - from));
     }
 }
 
-Result<void> Checkpoint::read(const Tensor& wanted, const TensorRecord& stored, std::uint32_t rank) {
-    if (*elements_of(wanted.extent) == 0) return {};
-    if (stored.policy == Policy::PerRank) return copy_box(wanted, stored.boxes[rank]);
-    if (stored.policy == Policy::Replicated) return copy_box(wanted, stored.boxes.front());
-    for (const Box& box : stored.boxes) {
-        if (auto copied = copy_box(wanted, box); !copied) return copied;
+// ---- all blocks
+
+Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress) {
+    for (const Work& one : work) {
+        if (auto opened = open_file(*one.shard); !opened) return opened;
+    }
+    std::atomic<std::size_t> next{0};
+    std::atomic<std::uint64_t> done{0};
+    std::atomic<bool> is_over{false};
+    std::mutex mutex;
+    std::optional<Error> error;
+    const auto fail = [&](Error what) {
+        is_over = true;
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::move(what);
+    };
+    const auto read = [&] {
+        const AlignedMemory memory = aligned_memory(static_cast<std::size_t>((manifest_.block_bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment));
+        if (memory == nullptr) return fail({Code::NoSpace, "no memory for a block"});
+        for (std::size_t index = 0; !is_over && (index = next++) < work.size();) {
+            const Work& one = work[index];
+            std::uint64_t size = 0;
+            if (auto loaded = read_block(*one.shard, one.block, memory.get(), size); !loaded) return fail(loaded.error());
+            const std::uint64_t begin = one.block * manifest_.block_bytes;
+            for (const std::uint32_t piece : one.pieces) copy_rows(pieces_.at(one.shard->rank)[piece], begin, begin + size, memory.get());
+            if (progress) progress(done += size);
+        }
+    };
+    std::vector<std::thread> others;
+    for (unsigned i = 1; i < std::min<std::size_t>(kReaders, work.size()); ++i) others.emplace_back(read);
+    read();
+    for (std::thread& other : others) other.join();
+    if (error) return *error;
+    return {};
+}
+
+Result<void> Checkpoint::run_pieces() {
+    std::vector<Work> work;
+    for (const ShardRecord& shard : manifest_.shards) {
+        const auto found = pieces_.find(shard.rank);
+        if (found == pieces_.end()) continue;
+        std::map<std::uint64_t, std::vector<std::uint32_t>> blocks;
+        for (std::uint32_t i = 0; i < found->second.size(); ++i) {
+            const Piece& piece = found->second[i];
+            const std::uint64_t last = piece.file_offset + place_of(piece.rows - 1, piece.counts, piece.file_strides, piece.data_strides).file + piece.run - 1;
+            for (std::uint64_t block = piece.file_offset / manifest_.block_bytes; block <= last / manifest_.block_bytes; ++block) {
+                if (has_bytes_in(piece, block * manifest_.block_bytes, (block + 1) * manifest_.block_bytes)) blocks[block].push_back(i);
+            }
+        }
+        for (auto& [block, pieces] : blocks) work.push_back({&shard, block, std::move(pieces)});
+    }
+    auto done = run(work, {});
+    pieces_.clear();
+    return done;
+}
+
+// Errors: Refused, when what is stored under the name is not what is wanted.
+Result<void> Checkpoint::check_one(const Tensor& tensor, const TensorRecord* stored) const {
+    auto refuse = [&](std::string why) { return Error{Code::Refused, fmt::format("checkpoint {}: {}", place_, why)}; };
+    if (stored == nullptr) {
+        return refuse(fmt::format("it has no tensor '{}', which this program tracks; track what was saved", tensor.name));
+    }
+    if ((stored->policy == Policy::PerRank) != (tensor.policy == Policy::PerRank)) {
+        return refuse(fmt::format("tensor '{}' was saved as {} and is tracked as {}", tensor.name, name_of(stored->policy),
+                                  name_of(tensor.policy)));
+    }
+    if (stored->dtype != tensor.dtype || (tensor.policy != Policy::PerRank && stored->global_shape != tensor.global_shape)) {
+        return refuse(fmt::format("tensor '{}' was saved as {} {} and is tracked as {} {}", tensor.name, name_of(stored->dtype),
+                                  to_text(stored->global_shape), name_of(tensor.dtype), to_text(tensor.global_shape)));
     }
     return {};
 }
 
 Result<void> Checkpoint::check(std::span<const Tensor> wanted, std::uint32_t world) const {
     auto refuse = [&](std::string why) { return Error{Code::Refused, fmt::format("checkpoint {}: {}", place_, why)}; };
+    std::set<std::string_view> names;
     for (const Tensor& tensor : wanted) {
+        names.insert(tensor.name);
         const TensorRecord* stored = manifest_.tensor_of(tensor.name);
-        if (stored == nullptr) {
-            return refuse(fmt::format("it has no tensor '{}', which this program tracks; track what was saved", tensor.name));
-        }
-        if ((stored->policy == Policy::PerRank) != (tensor.policy == Policy::PerRank)) {
-            return refuse(fmt::format("tensor '{}' was saved as {} and is tracked as {}", tensor.name, name_of(stored->policy),
-                                      name_of(tensor.policy)));
-        }
+        if (auto checked = check_one(tensor, stored); !checked) return checked;
         if (stored->policy == Policy::PerRank && world != manifest_.world) {
             return refuse(fmt::format("tensor '{}' belongs to each of the {} ranks that saved it, this gang has {}; run with {} ranks, "
                                       "or do not keep per-rank state in a job that changes its size",
                                       tensor.name, manifest_.world, world, manifest_.world));
         }
-        if (stored->dtype != tensor.dtype || (tensor.policy != Policy::PerRank && stored->global_shape != tensor.global_shape)) {
-            return refuse(fmt::format("tensor '{}' was saved as {} {} and is tracked as {} {}", tensor.name, name_of(stored->dtype),
-                                      to_text(stored->global_shape), name_of(tensor.dtype), to_text(tensor.global_shape)));
-        }
     }
     for (const TensorRecord& stored : manifest_.tensors) {
-        const auto same = [&](const Tensor& tensor) { return tensor.name == stored.name; };
-        if (std::none_of(wanted.begin(), wanted.end(), same)) {
+        if (!names.contains(stored.name)) {
             return refuse(fmt::format("its tensor '{}' is not tracked by this program; track what was saved", stored.name));
         }
     }
@@ -161,49 +315,33 @@ Result<void> Checkpoint::restore(std::span<const Tensor> wanted, std::uint32_t r
         if (auto checked = check_tensor(tensor); !checked) return checked;
     }
     if (auto checked = check(wanted, world); !checked) return checked;
-    for (const Tensor& tensor : wanted) {
-        const TensorRecord* stored = manifest_.tensor_of(tensor.name);
-        if (stored->policy == Policy::PerRank && stored->boxes[rank].extent != tensor.extent) {
-            return Error{Code::Refused, fmt::format("checkpoint {}: rank {} saved tensor '{}' with shape {} and tracks it with {}",
-                                                    place_, rank, tensor.name, to_text(stored->boxes[rank].extent),
-                                                    to_text(tensor.extent))};
-        }
-    }
-    for (const Tensor& tensor : wanted) {
-        if (auto filled = read(tensor, *manifest_.tensor_of(tensor.name), rank); !filled) return filled;
-    }
-    return {};
+    return fill(wanted, rank);
 }
 
 Result<void> Checkpoint::fill(std::span<const Tensor> wanted, std::uint32_t rank) {
     for (const Tensor& tensor : wanted) {
-        auto refuse = [&](const std::string& why) {
-            return Error{Code::InvalidArgument, fmt::format("checkpoint {}: tensor '{}' {}", place_, tensor.name, why)};
-        };
         const TensorRecord* stored = manifest_.tensor_of(tensor.name);
-        if (stored == nullptr) return refuse("is not in it");
-        if (stored->dtype != tensor.dtype) return refuse(fmt::format("is {}, not {}", name_of(stored->dtype), name_of(tensor.dtype)));
-        const bool is_own = stored->policy == Policy::PerRank;
-        if (is_own && rank >= stored->boxes.size()) return refuse(fmt::format("has no rank {}", rank));
-        const Shape& shape = is_own ? stored->boxes[rank].extent : stored->global_shape;
-        if (!is_inside(tensor.offset, tensor.extent, shape) || !elements_of(tensor.extent)) {
-            return refuse(fmt::format("has the shape {}, no box of {} at {}", to_text(shape), to_text(tensor.extent), to_text(tensor.offset)));
+        if (auto checked = check_one(tensor, stored); !checked) return checked;
+        if (stored->policy == Policy::PerRank && rank >= stored->boxes.size()) {
+            return Error{Code::Refused, fmt::format("checkpoint {}: tensor '{}' is of {} ranks, there is no rank {}", place_, tensor.name, stored->boxes.size(), rank)};
         }
-        if (tensor.data == nullptr && *elements_of(tensor.extent) > 0) return refuse("is to be read to a null pointer");
+        const Shape& shape = stored->policy == Policy::PerRank ? stored->boxes[rank].extent : stored->global_shape;
+        if (shape != tensor.global_shape || !is_inside(tensor.offset, tensor.extent, shape)) {
+            return Error{Code::Refused, fmt::format("checkpoint {}: tensor '{}' has the shape {}, no box of {} at {} of {}", place_, tensor.name,
+                                                    to_text(shape), to_text(tensor.extent), to_text(tensor.offset), to_text(tensor.global_shape))};
+        }
     }
-    for (const Tensor& tensor : wanted) {
-        if (auto filled = read(tensor, *manifest_.tensor_of(tensor.name), rank); !filled) return filled;
-    }
-    return {};
+    pieces_.clear();
+    for (const Tensor& tensor : wanted) add_pieces(tensor, *manifest_.tensor_of(tensor.name), rank);
+    return run_pieces();
 }
 
-Result<void> Checkpoint::verify() {
+Result<void> Checkpoint::verify(const std::function<void(std::uint64_t done)>& progress) {
+    std::vector<Work> work;
     for (const ShardRecord& shard : manifest_.shards) {
-        for (std::uint64_t index = 0; index < shard.block_crcs.size(); ++index) {
-            if (auto loaded = load_block(shard, index); !loaded) return loaded;
-        }
+        for (std::uint64_t index = 0; index < shard.block_crcs.size(); ++index) work.push_back({&shard, index, {}});
     }
-    return {};
+    return run(work, progress);
 }
 
 }  // namespace gangline::checkpoint

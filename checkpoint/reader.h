@@ -1,10 +1,16 @@
 #pragma once
 // Reading a checkpoint back, at the same or another world size.
 //
-// Bytes are found by the manifest alone; the HDF5 library does not parse them. Every block is verified before a byte of
-// it reaches a tensor. A wanted box is put together from all boxes that it intersects, whoever wrote them.
-// Thread rule: one thread an object.
+// Bytes are found by the manifest alone; the HDF5 library does not parse them. Every block is verified before a byte of it reaches a tensor,
+// in the same pass. A wanted box is put together from all boxes that it intersects, whoever wrote them.
+//
+//   pieces   what a wanted tensor and a stored box share: rows that are contiguous in both, by ascending bytes of the shard
+//   blocks   each block that a piece lies in is read once, by one of a few threads, and all pieces take their rows out of it
+//
+// Cold blocks are read with O_DIRECT, those in the page cache from there. Thread rule: one thread an object (it starts its own).
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -19,7 +25,7 @@ namespace gangline::checkpoint {
 
 class Checkpoint {
   public:
-    // `folder` holds the shards; `place` is its path in messages.
+    // `folder` holds the shards; `place` is its path in messages. While the object lives no shard of it is recycled.
     Checkpoint(Fd folder, Manifest manifest, std::string place);
 
     const Manifest& manifest() const { return manifest_; }
@@ -29,28 +35,49 @@ class Checkpoint {
     // Errors: Refused with a remedy (other tensors, or another world and per-rank state): nothing has been written.
     //         Damaged, naming file and block: tensors may hold part of the checkpoint; do not train on.
     Result<void> restore(std::span<const Tensor> wanted, std::uint32_t rank, std::uint32_t world);
-    // Fills only these tensors, each a box of what is stored under its name; the kinds need not agree. A per-rank tensor is
-    // this rank's. Errors: InvalidArgument (no such name, another dtype, a box outside the shape): nothing has been written.
-    //                      Damaged, naming file and block: tensors may hold part of the checkpoint.
+    // Fills these tensors only, each a box of what is stored; `rank` says whose, of per-rank ones. Errors: as restore.
     Result<void> fill(std::span<const Tensor> wanted, std::uint32_t rank);
-    // Reads and checks every block of every shard. Errors: Damaged.
-    Result<void> verify();
+    // Reads and checks every block of every shard. `progress` hears how many bytes are done, from any thread. Errors: Damaged.
+    Result<void> verify(const std::function<void(std::uint64_t done)>& progress = {});
 
   private:
+    struct File {
+        Fd cached;
+        Fd direct;  // nothing where the file system has no O_DIRECT
+    };
+    // Rows of `run` bytes, by ascending places in the shard.
+    struct Piece {
+        std::uint64_t file_offset = 0;  // of the first row
+        char* data = nullptr;
+        std::uint64_t run = 0;
+        std::uint64_t rows = 1;
+        Shape counts;                   // of the outer dimensions, outermost first; their product is `rows`
+        Shape file_strides;             // bytes
+        Shape data_strides;
+    };
+    struct Work {
+        const ShardRecord* shard = nullptr;
+        std::uint64_t block = 0;
+        std::vector<std::uint32_t> pieces;  // that have bytes in it
+    };
+
     Result<void> check(std::span<const Tensor> wanted, std::uint32_t world) const;
-    Result<void> read(const Tensor& wanted, const TensorRecord& stored, std::uint32_t rank);
-    Result<void> copy_box(const Tensor& wanted, const Box& box);
-    Result<void> read_bytes(const ShardRecord& shard, std::uint64_t at, std::uint64_t size, char* to);
-    Result<void> load_block(const ShardRecord& shard, std::uint64_t index);
-    Result<int> file_of(const ShardRecord& shard);
+    Result<void> check_one(const Tensor& tensor, const TensorRecord* stored) const;
+    Result<void> open_file(const ShardRecord& shard);
+    void add_piece(const Tensor& wanted, const Box& box);
+    void add_pieces(const Tensor& wanted, const TensorRecord& stored, std::uint32_t rank);
+    static std::uint64_t first_row_behind(const Piece& piece, std::uint64_t begin);
+    static bool has_bytes_in(const Piece& piece, std::uint64_t begin, std::uint64_t end);
+    void copy_rows(const Piece& piece, std::uint64_t begin, std::uint64_t end, const char* block) const;
+    Result<void> read_block(const ShardRecord& shard, std::uint64_t index, char* memory, std::uint64_t& size) const;
+    Result<void> run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress);
+    Result<void> run_pieces();
 
     Fd folder_;
     Manifest manifest_;
     std::string place_;
-    std::map<std::uint32_t, Fd> files_;  // by rank
-    const ShardRecord* block_shard_ = nullptr;
-    std::uint64_t block_index_ = 0;
-    std::vector<char> block_;  // the block that was verified last
+    std::map<std::uint32_t, File> files_;  // by rank
+    std::map<std::uint32_t, std::vector<Piece>> pieces_;  // by rank of the shard
 };
 
 }  // namespace gangline::checkpoint

@@ -6,66 +6,100 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstdio>
+#include <queue>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/handle.h"
-#include "checkpoint/hdf5_layout.h"
 
 namespace gangline::checkpoint {
 namespace {
 
+struct ShardFile {
+    Fd fd;
+    bool is_direct = false;
+    bool is_recycled = false;
+};
+
 // Space for the whole file, or NoSpace before a byte of it is written. A file system without the call gives none ahead.
-Result<void> reserve(int fd, std::uint64_t bytes, const std::string& name) {
+Result<void> reserve(Disk& disk, int fd, std::uint64_t bytes, const std::string& name) {
     rlimit limit{};
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
-        return Error{Code::NoSpace, fmt::format("{} needs {} bytes, files of this process may have {} (ulimit -f)", name, bytes,
-                                                limit.rlim_cur)};
+        return Error{Code::NoSpace, fmt::format("{} needs {} bytes, files of this process may have {} (ulimit -f)", name, bytes, limit.rlim_cur)};
     }
     for (;;) {
-        if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0) return {};
+        if (disk.reserve(fd, bytes) == 0) return {};
         if (errno == EINTR) continue;
-        if (errno == EOPNOTSUPP || errno == ENOSYS) return {};
-        return errno_error(fmt::format("cannot reserve {} bytes for {}", bytes, name));
+        if (errno != EOPNOTSUPP && errno != ENOSYS) return errno_error(fmt::format("cannot reserve {} bytes for {}", bytes, name));
+        if (disk.truncate(fd, bytes) == 0) return {};
+        return errno_error(fmt::format("cannot make {} {} bytes long", name, bytes));
     }
 }
 
-Result<void> write_at(int fd, const void* data, std::uint64_t size, std::uint64_t place, const std::string& name) {
-    const char* bytes = static_cast<const char*>(data);
-    while (size > 0) {
-        const ssize_t n = ::pwrite(fd, bytes, static_cast<std::size_t>(std::min<std::uint64_t>(size, kBlockBytes)),
-                                   static_cast<off_t>(place));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno_error(fmt::format("cannot write tensor '{}'", name));
-        bytes += n;
-        size -= static_cast<std::uint64_t>(n);
-        place += static_cast<std::uint64_t>(n);
+// O_DIRECT where the file system has it.
+Result<ShardFile> open_file(Disk& disk, int folder, const std::string& name, int flags) {
+    for (const bool is_direct : {true, false}) {
+        ShardFile file{Fd(disk.open_at(folder, name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags | (is_direct ? O_DIRECT : 0), 0600)), is_direct, false};
+        if (file.fd) return file;
+        if (!is_direct || errno != EINVAL) break;
+        if ((flags & O_EXCL) != 0) disk.unlink_at(folder, name.c_str(), 0);  // some make it before they refuse
     }
-    return {};
+    return errno_error("cannot create " + name);
 }
 
-// The checksums are of what the file holds now, header included.
-Result<std::vector<std::uint32_t>> checksums_of(int fd, std::uint64_t size, const std::string& name) {
-    std::vector<std::uint32_t> crcs;
-    std::vector<char> block(static_cast<std::size_t>(std::min<std::uint64_t>(size, kBlockBytes)));
-    for (std::uint64_t at = 0; at < size;) {
-        const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(kBlockBytes, size - at));
-        std::size_t filled = 0;
-        while (filled < wanted) {
-            const ssize_t n = ::pread(fd, block.data() + filled, wanted - filled, static_cast<off_t>(at + filled));
-            if (n < 0 && errno == EINTR) continue;
-            if (n <= 0) return errno_error("cannot read back " + name);
-            filled += static_cast<std::size_t>(n);
+// A retired file counts only when nobody else could have it open under another name, and it is ours.
+Result<ShardFile> open_recycled(Disk& disk, int folder, const std::string& name, std::uint64_t size) {
+    auto file = open_file(disk, folder, name, 0);
+    if (!file) return file;
+    struct stat status {};
+    if (::fstat(file->fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1 || status.st_uid != ::geteuid()) {
+        return Error{Code::Refused, name + " is not ours alone"};
+    }
+    alignas(kDiskAlignment) static constexpr std::array<char, kDiskAlignment> kNothing{};
+    if (auto zeroed = write_all_at(disk, file->fd.get(), kNothing.data(), kNothing.size(), 0, name); !zeroed) return zeroed.error();
+    if (static_cast<std::uint64_t>(status.st_size) > size && disk.truncate(file->fd.get(), size) != 0) return errno_error("cannot shorten " + name);
+    if (disk.sync_data(file->fd.get()) != 0) return errno_error("cannot fsync " + name);
+    file->is_recycled = true;
+    return file;
+}
+
+Result<ShardFile> take_file(Disk& disk, int folder, const std::string& name, std::uint64_t size, const Recycle& recycle) {
+    if (recycle && recycle(folder, name, size)) {
+        auto file = open_recycled(disk, folder, name, size);
+        if (file && reserve(disk, file->fd.get(), size, name)) return file;
+        disk.unlink_at(folder, name.c_str(), 0);
+    }
+    auto file = open_file(disk, folder, name, O_CREAT | O_EXCL);
+    if (!file) return file;
+    if (auto reserved = reserve(disk, file->fd.get(), size, name); !reserved) return reserved.error();
+    return file;
+}
+
+Result<void> write_blocks(Disk& disk, const ShardFile& file, ShardImage& image) {
+    const std::unique_ptr<BlockWriter> writer = disk.writer(file.fd.get(), file.is_direct);
+    const auto write = [&](std::size_t index) { return writer->write(index * kBlockBytes, image.block(index), image.block_size(index)); };
+    bool first_waits = false;
+    Result<void> written;
+    while (const auto index = image.next_ready()) {
+        if (!written) continue;
+        if (*index == 0 && file.is_recycled) {
+            first_waits = true;
+        } else {
+            written = write(*index);
         }
-        crcs.push_back(crc32c(block.data(), wanted));
-        at += wanted;
     }
-    return crcs;
+    if (written && first_waits) {
+        written = writer->finish();
+        if (written) written = write(0);
+    }
+    const auto finished = writer->finish();
+    return written ? finished : written;
 }
 
-Manifest part_of(const ShardPlan& plan, const std::vector<std::uint64_t>& places) {
+Manifest part_of(const ShardPlan& plan, const ShardImage& image) {
     Manifest part;
     part.job = plan.job;
     part.step = plan.step;
@@ -74,63 +108,74 @@ Manifest part_of(const ShardPlan& plan, const std::vector<std::uint64_t>& places
     for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
         const Tensor& tensor = plan.tensors[i];
         part.tensors.push_back({tensor.name, tensor.dtype, tensor.policy, tensor.global_shape,
-                                {Box{plan.rank, places[i], tensor.offset, tensor.extent}}});
+                                {Box{plan.rank, image.places()[i], tensor.offset, tensor.extent}}});
     }
     std::sort(part.tensors.begin(), part.tensors.end(),
               [](const TensorRecord& a, const TensorRecord& b) { return a.name < b.name; });
+    part.shards.push_back({plan.rank, shard_name(plan.rank, plan.world), image.size(), image.checksums()});
     return part;
 }
 
-Result<Manifest> fill(int folder, const std::string& name, const ShardPlan& plan) {
-    {
-        const Fd fd(::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-        if (!fd) return errno_error("cannot create " + name);
-        if (auto reserved = reserve(fd.get(), estimated_bytes(plan), name); !reserved) return reserved.error();
-    }
-    const auto places = lay_out_shard(fmt::format("/proc/self/fd/{}/{}", folder, name), plan);
-    if (!places) return places.error();
-    const Fd fd(::openat(folder, name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
-    struct stat status {};
-    if (!fd || ::fstat(fd.get(), &status) != 0) return errno_error("cannot open " + name);
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    if (auto reserved = reserve(fd.get(), size, name); !reserved) return reserved.error();
-    for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
-        const Tensor& tensor = plan.tensors[i];
-        const std::uint64_t bytes = *elements_of(tensor.extent) * bytes_of(tensor.dtype);
-        if (auto written = write_at(fd.get(), tensor.data, bytes, (*places)[i], tensor.name); !written) return written.error();
-    }
-    if (::fsync(fd.get()) != 0) return errno_error("cannot fsync " + name);
-    auto crcs = checksums_of(fd.get(), size, name);
-    if (!crcs) return crcs.error();
-    Manifest part = part_of(plan, *places);
-    part.shards.push_back({plan.rank, shard_name(plan.rank, plan.world), size, std::move(*crcs)});
-    return part;
+Result<void> fill(Disk& disk, int folder, const std::string& name, ShardImage& image, const Recycle& recycle) {
+    auto file = take_file(disk, folder, name, image.size(), recycle);
+    if (!file) return file.error();
+    if (auto written = write_blocks(disk, *file, image); !written) return written;
+    // Not tried again when it fails: the kernel has forgotten what it could not write.
+    if (disk.sync_data(file->fd.get()) != 0) return errno_error("cannot fsync " + name);
+    if (!file->is_direct) (void)::posix_fadvise(file->fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+    return {};
 }
 
 }  // namespace
 
-Result<Manifest> write_shard(int folder, const ShardPlan& plan) {
+Result<Manifest> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle) {
+    const std::string name = shard_name(plan.rank, plan.world);
+    const std::string temporary = "." + name + ".part";
+    disk.unlink_at(folder, temporary.c_str(), 0);
+    image.give_again();
+    auto filled = fill(disk, folder, temporary, image, recycle);
+    image.wait_copied();
+    if (filled && disk.rename_at(folder, temporary.c_str(), folder, name.c_str(), 0) != 0) filled = errno_error("cannot rename " + temporary);
+    if (filled && disk.sync(folder) != 0) filled = errno_error("cannot fsync the folder of " + name);
+    if (!filled) {
+        disk.unlink_at(folder, temporary.c_str(), 0);
+        disk.unlink_at(folder, name.c_str(), 0);
+        return filled.error();
+    }
+    return part_of(plan, image);
+}
+
+Result<Manifest> write_shard(int folder, const ShardPlan& plan, Disk& disk) {
     for (const Tensor& tensor : plan.tensors) {
         if (auto checked = check_tensor(tensor); !checked) return checked.error();
     }
-    const std::string name = shard_name(plan.rank, plan.world);
-    const std::string temporary = "." + name + ".part";
-    ::unlinkat(folder, temporary.c_str(), 0);
-    auto part = fill(folder, temporary, plan);
-    if (part && ::renameat(folder, temporary.c_str(), folder, name.c_str()) != 0) part = errno_error("cannot rename " + temporary);
-    if (part && ::fsync(folder) != 0) part = errno_error("cannot fsync the folder of " + name);
-    if (!part) {
-        ::unlinkat(folder, temporary.c_str(), 0);
-        ::unlinkat(folder, name.c_str(), 0);
-    }
-    return part;
+    ShardImage image;
+    if (auto prepared = image.prepare(plan); !prepared) return prepared.error();
+    image.begin(plan.step, plan.tensors);
+    return write_image(disk, folder, image, plan);
 }
 
+// Replicated tensors go to whoever has least, the largest first, so that shards are about equally long. Every rank reckons the same.
 std::vector<Tensor> tensors_to_write(std::span<const Tensor> tracked, std::uint32_t rank, std::uint32_t world) {
+    std::vector<std::size_t> replicated;
+    for (std::size_t i = 0; i < tracked.size(); ++i) {
+        if (tracked[i].policy == Policy::Replicated) replicated.push_back(i);
+    }
+    const auto bytes = [&](std::size_t i) { return *elements_of(tracked[i].global_shape) * bytes_of(tracked[i].dtype); };
+    std::stable_sort(replicated.begin(), replicated.end(), [&](std::size_t a, std::size_t b) { return bytes(a) > bytes(b); });
+    using Load = std::pair<std::uint64_t, std::uint32_t>;  // bytes, rank
+    std::priority_queue<Load, std::vector<Load>, std::greater<>> least;
+    for (std::uint32_t one = 0; one < world; ++one) least.emplace(0, one);
+    std::vector<bool> is_mine(tracked.size());
+    for (const std::size_t i : replicated) {
+        const auto [load, to] = least.top();
+        least.pop();
+        least.emplace(load + bytes(i), to);
+        is_mine[i] = to == rank;
+    }
     std::vector<Tensor> mine;
-    std::uint32_t replicated = 0;
-    for (const Tensor& tensor : tracked) {
-        if (tensor.policy != Policy::Replicated || replicated++ % world == rank) mine.push_back(tensor);
+    for (std::size_t i = 0; i < tracked.size(); ++i) {
+        if (tracked[i].policy != Policy::Replicated || is_mine[i]) mine.push_back(tracked[i]);
     }
     return mine;
 }

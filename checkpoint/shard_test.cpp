@@ -115,7 +115,8 @@ TEST_F(AShard, IsAPlainHdf5FileForH5py) {
 import h5py, sys
 import numpy as np
 f = h5py.File(sys.argv[1], "r")
-assert dict(f.attrs) == {"format_version": 1, "job": 7, "step": 100, "attempt": 3, "rank": 1, "world": 4}, dict(f.attrs)
+assert dict(f.attrs) == {"format_version": 2, "job": 7, "attempt": 3, "rank": 1, "world": 4}, dict(f.attrs)
+assert f["gangline_step"][()] == 100
 t = f["types"]
 def same(name, values, dtype):
     d = t[name]
@@ -261,6 +262,8 @@ TEST_F(AShard, KilledAtAnyMomentNeverBecomesAWrongCheckpoint) {
         }
         for (const auto& entry : fs::directory_iterator(root_)) left_behind += entry.path().filename().string().starts_with(".");
         EXPECT_EQ(store.delete_old({7, {1'000'000, round}, {}}), "");
+        if (round % 2 == 0) continue;  // the next round takes over its space
+        store.empty_pool();
         EXPECT_TRUE(fs::is_empty(root_));
     }
     fmt::print("{} checkpoints accepted, all right; {} left-over folders swept\n", accepted, left_behind);

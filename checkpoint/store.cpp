@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,7 +23,11 @@ constexpr const char* kManifestName = "MANIFEST";
 constexpr const char* kNewManifestName = ".MANIFEST.new";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kDeleting = ".del-";
+constexpr const char* kPool = ".pool";
+constexpr std::uint64_t kSlice = 256u << 20;
 constexpr std::size_t kMostManifestBytes = 1u << 30;
+
+std::string pool_name(std::uint64_t size) { return fmt::format("{}-{}", size, random_hex(8)); }
 
 std::string part_name(std::uint32_t rank) { return fmt::format(".part-{:05}", rank); }
 
@@ -50,18 +55,6 @@ Result<std::string> read_file_at(int folder, const std::string& name) {
         filled += static_cast<std::size_t>(n);
     }
     return content;
-}
-
-enum class Durable { No, Yes };
-
-Result<void> write_file_at(int folder, const std::string& name, std::string_view content, Durable durable) {
-    ::unlinkat(folder, name.c_str(), 0);
-    const Fd fd(::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd) return errno_error("cannot create " + name);
-    auto written = write_all(fd.get(), content);
-    if (written && durable == Durable::Yes && ::fsync(fd.get()) != 0) written = errno_error("cannot fsync " + name);
-    if (!written) ::unlinkat(folder, name.c_str(), 0);
-    return written;
 }
 
 std::vector<std::string> names_in(int folder) {
@@ -100,7 +93,7 @@ std::optional<CheckpointId> parse_folder_name(std::string_view name) {
     return id;
 }
 
-Result<Store> Store::open(const std::string& root) {
+Result<Store> Store::open(const std::string& root, Disk& disk) {
     auto refuse = [&](const std::string& why) {
         return Error{Code::InvalidArgument, fmt::format("checkpoint folder {}: {}; choose another with --checkpoint-dir", root, why)};
     };
@@ -108,12 +101,12 @@ Result<Store> Store::open(const std::string& root) {
     Fd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder) return refuse(std::strerror(errno));
     if (::faccessat(folder.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) return refuse("it cannot be written");
-    return Store(root, std::move(folder));
+    return Store(root, std::move(folder), disk);
 }
 
 Result<Fd> Store::temporary(const CheckpointId& id) const {
     const std::string name = temporary_name(id);
-    if (::mkdirat(folder_.get(), name.c_str(), 0700) != 0 && errno != EEXIST) {
+    if (disk_->make_folder_at(folder_.get(), name.c_str(), 0700) != 0 && errno != EEXIST) {
         return errno_error(fmt::format("cannot make the folder {}/{}", root_, name));
     }
     return open_folder_at(folder_.get(), name);
@@ -123,7 +116,7 @@ Result<Sealed> Store::write_part(const CheckpointId& id, const Manifest& part) c
     auto folder = temporary(id);
     if (!folder) return folder.error();
     const std::string file = encode(part);
-    auto written = write_file_at(folder->get(), part_name(part.shards.at(0).rank), file, Durable::No);
+    auto written = write_file(folder->get(), part_name(part.shards.at(0).rank), file, false);
     if (!written) return written.error();
     return Sealed{seal_of(file), part.total_bytes()};
 }
@@ -154,12 +147,12 @@ Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha
         listed.insert(shard.name);
     }
     const std::string file = encode(*whole);
-    if (auto written = write_file_at(folder->get(), kNewManifestName, file, Durable::Yes); !written) return written.error();
-    if (::renameat(folder->get(), kNewManifestName, folder->get(), kManifestName) != 0) return errno_error("cannot rename the manifest");
+    if (auto written = write_file(folder->get(), kNewManifestName, file, true); !written) return written.error();
+    if (disk_->rename_at(folder->get(), kNewManifestName, folder->get(), kManifestName, 0) != 0) return errno_error("cannot rename the manifest");
     for (const std::string& name : names_in(folder->get())) {
-        if (!listed.contains(name)) ::unlinkat(folder->get(), name.c_str(), 0);  // parts, and shards of a dead run
+        if (!listed.contains(name)) disk_->unlink_at(folder->get(), name.c_str(), 0);  // parts, and shards of a dead run
     }
-    if (::fsync(folder->get()) != 0) return errno_error("cannot fsync the folder of the manifest");
+    if (disk_->sync(folder->get()) != 0) return errno_error("cannot fsync the folder of the manifest");
     return Sealed{seal_of(file), whole->total_bytes()};
 }
 
@@ -167,16 +160,16 @@ Result<void> Store::rename_into_place(const CheckpointId& id, IfThere if_there) 
     const std::string from = temporary_name(id);
     const std::string to = folder_name(id);
     if (auto is_folder = open_folder_at(folder_.get(), from); !is_folder) return is_folder.error();
-    int failed = ::renameat2(folder_.get(), from.c_str(), folder_.get(), to.c_str(), RENAME_NOREPLACE);
+    int failed = disk_->rename_at(folder_.get(), from.c_str(), folder_.get(), to.c_str(), RENAME_NOREPLACE);
     if (failed != 0 && errno == EINVAL) {  // a file system without the flag; a folder never replaces one that is not empty
-        failed = ::renameat(folder_.get(), from.c_str(), folder_.get(), to.c_str());
+        failed = disk_->rename_at(folder_.get(), from.c_str(), folder_.get(), to.c_str(), 0);
     }
     if (failed != 0 && errno == EEXIST && if_there == IfThere::Exchange) {
-        failed = ::renameat2(folder_.get(), from.c_str(), folder_.get(), to.c_str(), RENAME_EXCHANGE);
+        failed = disk_->rename_at(folder_.get(), from.c_str(), folder_.get(), to.c_str(), RENAME_EXCHANGE);
         if (failed == 0) remove_folder(from);
     }
     if (failed != 0) return errno_error(fmt::format("cannot publish {}/{}", root_, to));
-    if (::fsync(folder_.get()) != 0) return errno_error("cannot fsync " + root_);
+    if (disk_->sync(folder_.get()) != 0) return errno_error("cannot fsync " + root_);
     return {};
 }
 
@@ -246,39 +239,101 @@ std::vector<CheckpointId> Store::published() const {
 }
 
 // A folder under its own name is never half deleted: it loses the name first.
-std::string Store::remove_folder(const std::string& name) const {
+std::string Store::remove_folder(const std::string& name, std::size_t most_retired) const {
     std::string doomed = name;
     if (!name.starts_with(kDeleting)) {
         doomed = std::string(kDeleting) + name.substr(name.starts_with(kTemporary) ? kTemporary.size() : 0);
-        if (::renameat(folder_.get(), name.c_str(), folder_.get(), doomed.c_str()) != 0) {
+        if (disk_->rename_at(folder_.get(), name.c_str(), folder_.get(), doomed.c_str(), 0) != 0) {
             if (errno == ENOENT) return "";
             if (errno != EEXIST && errno != ENOTEMPTY) return fmt::format("cannot delete {}/{}: {}", root_, name, std::strerror(errno));
             remove_folder(doomed);  // the rest of an earlier deletion
-            if (::renameat(folder_.get(), name.c_str(), folder_.get(), doomed.c_str()) != 0 && errno != ENOENT) {
+            if (disk_->rename_at(folder_.get(), name.c_str(), folder_.get(), doomed.c_str(), 0) != 0 && errno != ENOENT) {
                 return fmt::format("cannot delete {}/{}: {}", root_, name, std::strerror(errno));
             }
         }
     }
     auto folder = open_folder_at(folder_.get(), doomed);
     if (!folder) return folder.error().code == Code::NotFound ? "" : folder.error().message;
-    for (const std::string& file : names_in(folder->get())) ::unlinkat(folder->get(), file.c_str(), 0);
-    if (::unlinkat(folder_.get(), doomed.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
+    // The name must be gone from the disk before its shards' bytes are.
+    if (most_retired != 0 && disk_->sync(folder_.get()) == 0 && ::flock(folder->get(), LOCK_EX | LOCK_NB) == 0) retire_shards(folder->get(), most_retired);
+    for (const std::string& file : names_in(folder->get())) delete_file(folder->get(), file);
+    if (disk_->unlink_at(folder_.get(), doomed.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
         return fmt::format("cannot delete {}/{}: {}", root_, doomed, std::strerror(errno));
     }
     return "";
 }
 
+// Of a folder that is being deleted and that nobody reads; never more in the pool than `most`.
+void Store::retire_shards(int folder, std::size_t most) const {
+    if (disk_->make_folder_at(folder_.get(), kPool, 0700) != 0 && errno != EEXIST) return;
+    auto pool = open_folder_at(folder_.get(), kPool);
+    if (!pool) return;
+    std::size_t there = names_in(pool->get()).size();
+    for (const std::string& name : names_in(folder)) {
+        struct stat status {};
+        if (there >= most || !name.starts_with("shard-") || ::fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+        if (!S_ISREG(status.st_mode) || status.st_nlink != 1 || status.st_uid != ::geteuid()) continue;
+        if (disk_->rename_at(folder, name.c_str(), pool->get(), pool_name(static_cast<std::uint64_t>(status.st_size)).c_str(), RENAME_NOREPLACE) == 0) ++there;
+    }
+}
+
+Recycle Store::recycle() const {
+    return [this](int folder, const std::string& name, std::uint64_t size) {
+        const auto pool = open_folder_at(folder_.get(), kPool);
+        if (!pool) return false;
+        std::vector<std::string> names = names_in(pool->get());
+        const std::string wanted = fmt::format("{}-", size);
+        std::stable_partition(names.begin(), names.end(), [&](const std::string& one) { return one.starts_with(wanted); });
+        return std::any_of(names.begin(), names.end(), [&](const std::string& one) {  // whoever renames it first has it
+            return disk_->rename_at(pool->get(), one.c_str(), folder, name.c_str(), 0) == 0;
+        });
+    };
+}
+
+void Store::empty_pool() const {
+    const auto pool = open_folder_at(folder_.get(), kPool);
+    if (!pool) return;
+    for (const std::string& name : names_in(pool->get())) delete_file(pool->get(), name);
+    disk_->unlink_at(folder_.get(), kPool, AT_REMOVEDIR);
+}
+
+// In slices: a large file that is deleted at once stops others' writes.
+void Store::delete_file(int folder, const std::string& name) const {
+    struct stat status {};
+    const Fd fd(disk_->open_at(folder, name.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0));
+    if (fd && ::fstat(fd.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 1) {
+        for (auto size = static_cast<std::uint64_t>(status.st_size); size > kSlice; size -= kSlice) {
+            if (disk_->truncate(fd.get(), size - kSlice) != 0) break;
+        }
+    }
+    disk_->unlink_at(folder, name.c_str(), 0);
+}
+
+Result<void> Store::write_file(int folder, const std::string& name, std::string_view content, bool durable) const {
+    disk_->unlink_at(folder, name.c_str(), 0);
+    const Fd fd(disk_->open_at(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd) return errno_error("cannot create " + name);
+    auto written = write_all_at(*disk_, fd.get(), content.data(), content.size(), 0, name);
+    if (written && durable && disk_->sync(fd.get()) != 0) written = errno_error("cannot fsync " + name);
+    if (!written) disk_->unlink_at(folder, name.c_str(), 0);
+    return written;
+}
+
 std::string Store::delete_old(const Kept& kept) const {
     std::string problems;
-    auto remove = [&](const std::string& name) {
-        const std::string problem = remove_folder(name);
+    auto remove = [&](const std::string& name, std::size_t most_retired = 0) {
+        const std::string problem = remove_folder(name, most_retired);
         if (!problem.empty()) problems += (problems.empty() ? "" : "; ") + problem;
     };
     for (const std::string& name : names_in(folder_.get())) {
         if (const auto id = parse_folder_name(name)) {
             if (is_kept(kept, *id) || id->attempt > kept.newest.attempt) continue;
-            const auto found = open_folder(name);
-            if (found && found->manifest().job == kept.job) remove(name);
+            std::size_t shards = 0;
+            {
+                const auto found = open_folder(name);
+                if (found && found->manifest().job == kept.job) shards = found->manifest().shards.size();
+            }
+            if (shards != 0) remove(name, shards);
         } else if (name.starts_with(kTemporary)) {
             const auto left = parse_folder_name(std::string_view(name).substr(kTemporary.size()));
             const bool is_dead = left && (left->attempt < kept.newest.attempt ||

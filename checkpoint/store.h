@@ -4,6 +4,7 @@
 //   <root>/step-000000001200-e000003/        published: MANIFEST and the shards that it lists
 //   <root>/.tmp-step-000000001200-e000003/   being written (e = the attempt that writes it)
 //   <root>/.del-step-.../                    being deleted
+//   <root>/.pool/                            shards of deleted checkpoints, whose space the next save takes (shard.h)
 //
 // Only these exact names are ever touched. A temporary folder counts only when its MANIFEST has the SHA-256 that the
 // caller names (the coordinator has committed it; the rename was lost with the committer), and is then published.
@@ -18,8 +19,10 @@
 
 #include "base/handle.h"
 #include "base/result.h"
+#include "checkpoint/disk.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/shard.h"
 
 namespace gangline::checkpoint {
 
@@ -42,8 +45,9 @@ enum class IfThere { Refuse, Exchange };
 class Store {
   public:
     // Makes the folder (0700) when it is missing. Errors: InvalidArgument with the path.
-    static Result<Store> open(const std::string& root);
+    static Result<Store> open(const std::string& root, Disk& disk = real_disk());
     const std::string& root() const { return root_; }
+    Disk& disk() const { return *disk_; }
 
     // The temporary folder, made when missing.
     Result<Fd> temporary(const CheckpointId& id) const;
@@ -63,6 +67,10 @@ class Store {
     // A published checkpoint by its own manifest (where no coordinator remembers the digest). Errors: NotFound, Damaged.
     Result<Checkpoint> open_published(const CheckpointId& id) const;
     std::vector<CheckpointId> published() const;  // ascending
+    // Takes a retired shard's file out of the pool.
+    Recycle recycle() const;
+    // Gives the pool's space back to the file system.
+    void empty_pool() const;
 
     struct Kept {
         std::uint64_t job = 0;
@@ -70,17 +78,22 @@ class Store {
         std::vector<CheckpointId> keep;  // besides
     };
     // Deletes the job's published checkpoints of this and earlier attempts that are not kept, and what earlier attempts
-    // and earlier saves of this one have left behind. Returns what could not be deleted, in words; empty when all is well.
+    // and earlier saves of this one have left behind. Shards that nobody reads go into the pool, as many as one checkpoint has.
+    // Returns what could not be deleted, in words; empty when all is well.
     std::string delete_old(const Kept& kept) const;
 
   private:
-    Store(std::string root, Fd folder) : root_(std::move(root)), folder_(std::move(folder)) {}
+    Store(std::string root, Fd folder, Disk& disk) : root_(std::move(root)), folder_(std::move(folder)), disk_(&disk) {}
     Result<Checkpoint> open_folder(const std::string& name) const;
     Result<void> rename_into_place(const CheckpointId& id, IfThere if_there) const;
-    std::string remove_folder(const std::string& name) const;
+    std::string remove_folder(const std::string& name, std::size_t most_retired = 0) const;
+    void retire_shards(int folder, std::size_t most) const;
+    void delete_file(int folder, const std::string& name) const;
+    Result<void> write_file(int folder, const std::string& name, std::string_view content, bool durable) const;
 
     std::string root_;
     Fd folder_;
+    Disk* disk_;
 };
 
 }  // namespace gangline::checkpoint

@@ -56,7 +56,7 @@ std::uint64_t piece_elements(const Manifest& manifest, const TensorRecord& tenso
 
 Result<void> read_piece(Checkpoint& checkpoint, const TensorRecord& tensor, std::uint32_t rank, const Piece& piece, std::vector<char>& bytes) {
     bytes.resize(static_cast<std::size_t>(piece.count * bytes_of(tensor.dtype)));
-    const Tensor wanted{tensor.name, tensor.dtype, Policy::Sliced, shape_of(tensor, rank), piece.offset, piece.extent, bytes.data()};
+    const Tensor wanted{tensor.name, tensor.dtype, tensor.policy, shape_of(tensor, rank), piece.offset, piece.extent, bytes.data()};
     return checkpoint.fill(std::span(&wanted, 1), rank);
 }
 

@@ -82,9 +82,9 @@ TEST_F(Filling, RefusesWhatIsNotThereBeforeItWrites) {
         EXPECT_EQ(rows[0], -1.0f);
         return filled ? "" : filled.error().message;
     };
-    EXPECT_THAT(message({"model/none", DType::F32, Policy::Sliced, {}, {}, {}, rows.data()}, 0), ::testing::HasSubstr("is not in it"));
-    EXPECT_THAT(message({"rng", DType::F32, Policy::PerRank, {3}, {0}, {3}, rows.data()}, 0), ::testing::HasSubstr("is uint32, not float32"));
-    EXPECT_THAT(message({"rng", DType::U32, Policy::PerRank, {3}, {0}, {3}, rows.data()}, 3), ::testing::HasSubstr("has no rank 3"));
+    EXPECT_THAT(message({"model/none", DType::F32, Policy::Sliced, {}, {}, {}, rows.data()}, 0), ::testing::HasSubstr("it has no tensor"));
+    EXPECT_THAT(message({"rng", DType::F32, Policy::PerRank, {3}, {0}, {3}, rows.data()}, 0), ::testing::HasSubstr("was saved as uint32"));
+    EXPECT_THAT(message({"rng", DType::U32, Policy::PerRank, {3}, {0}, {3}, rows.data()}, 3), ::testing::HasSubstr("there is no rank 3"));
     EXPECT_THAT(message({"rng", DType::U32, Policy::PerRank, {3}, {2}, {2}, rows.data()}, 0), ::testing::HasSubstr("no box of [2] at [2]"));
 }
 

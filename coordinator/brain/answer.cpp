@@ -72,6 +72,12 @@ std::uint32_t Brain::State::position(const Job& job) const {
     return static_cast<std::uint32_t>(std::distance(facts.queue.begin(), at)) + 1;
 }
 
+// By the last plan: not for its array, its team or a reservation.
+bool Brain::State::waits_for_room(const Job& job) const {
+    const auto planned = outlook.jobs.find(job.id);
+    return planned == outlook.jobs.end() || (planned->second.standing != Standing::OverLimit && planned->second.standing != Standing::Reserved);
+}
+
 std::string Brain::State::queued_reason(const Job& job) const {
     if (job.held) return "held by " + *job.held_by;
     std::int64_t wake_ms = 0;
@@ -81,6 +87,11 @@ std::string Brain::State::queued_reason(const Job& job) const {
     std::string text = need.cards_per_rank == 0 ? fmt::format("waits for {} {}", cpus, cpus == 1 ? "CPU" : "CPUs")
                                                 : fmt::format("waits for {} {}", need.cards(), need.cards() == 1 ? "card" : "cards");
     const auto planned = outlook.jobs.find(job.id);
+    if (planned != outlook.jobs.end() && planned->second.standing == Standing::OverLimit) {
+        return planned->second.over_array ? fmt::format("waits: {} of its array run already (%{})", job.spec.array().most_at_once(), job.spec.array().most_at_once())
+                                          : "waits: its team holds as many cards as it may";
+    }
+    if (planned != outlook.jobs.end() && planned->second.standing == Standing::Reserved) text += ", until a reservation is over";
     if (planned != outlook.jobs.end() && planned->second.expected_ms > now.unix_ms) {
         text += "; may start in about " + human_duration(static_cast<double>(planned->second.expected_ms - now.unix_ms) / 1000);
     }

@@ -168,6 +168,30 @@ void Brain::State::count_lacks(const Job& job, const Cluster& cluster, proto::Wh
     say(Cluster::Lack::Nothing, "with room for a part of it");
 }
 
+// Whether the holder has a node that the need may go to.
+bool Brain::State::concerns(std::uint64_t holder, const Need& need) const {
+    const Job* job = facts.find(holder);
+    if (job == nullptr || job->attempts.empty()) return true;
+    return std::any_of(job->attempt().parts.begin(), job->attempt().parts.end(), [&](const Part& part) {
+        const auto number = nodes_in_order().numbers.find(part.place.node());
+        return number == nodes_in_order().numbers.end() || allows(need, nodes_in_order().traits[number->second]);
+    });
+}
+
+// Which reservations keep the job from nodes that it may go to, and when.
+void Brain::State::name_reservations(const Job& job, proto::Why& out) const {
+    for (const auto& [name, one] : facts.reservations) {
+        const bool concerned = std::any_of(one.nodes().begin(), one.nodes().end(), [&](const std::string& node) {
+            const auto number = nodes_in_order().numbers.find(node);
+            return number != nodes_in_order().numbers.end() && allows(facts.needs[job.need], nodes_in_order().traits[number->second]) && is_reserved_from(job, node);
+        });
+        if (!concerned || name == job.spec.reservation()) continue;
+        out.add_clauses(fmt::format("reservation {}{} keeps {} {} until {}{}", name, one.maintenance() ? " (maintenance)" : "", count(static_cast<std::uint64_t>(one.nodes_size()), "node", "nodes"),
+                                    one.start_unix_ms() <= now.unix_ms ? "now," : "from " + iso_time(one.start_unix_ms()), iso_time(one.end_unix_ms()),
+                                    may_use(one, job.user) ? fmt::format("; {} may use it: --reservation {}", job.user, name) : ""));
+    }
+}
+
 void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const {
     const Survey& nodes = survey();
     const Need need = facts.needs[job.need].smallest();
@@ -177,20 +201,23 @@ void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& a
     const auto closed = [&](const std::vector<std::string>& names, const char* words) {
         if (!names.empty()) out.add_clauses(fmt::format("{} {} ({})", names.size(), words, join_names(names)));
     };
+    name_reservations(job, out);
     closed(nodes.drained, "drained");
     closed(nodes.lost, "lost");
     closed(nodes.silent, "not heard from");
     closed(nodes.unclean, "being cleaned");
     closed(outlook.spares, "kept as spares");
     std::size_t shown = 0;
+    const std::size_t holders = static_cast<std::size_t>(std::count_if(nodes.holders.begin(), nodes.holders.end(), [&](const auto& one) { return concerns(one.first, need); }));
     for (const auto& [id, holder] : nodes.holders) {
+        if (!concerns(id, need)) continue;
         if (++shown > 5) {
-            out.add_clauses(fmt::format("{} more hold cards", count(nodes.holders.size() - 5, "job", "jobs")));
+            out.add_clauses(fmt::format("{} more hold cards", count(holders - 5, "job", "jobs")));
             break;
         }
         const Job* by = facts.find(id);
         const auto left_ms = by == nullptr || is_ended(by->state) ? std::nullopt : by->time_left_ms(at.unix_ms);
-        out.add_clauses(fmt::format("job {}{} holds {} on {}{}", id, by == nullptr ? "" : " of " + by->user, count(holder.cards, "card", "cards"),
+        out.add_clauses(fmt::format("job {}{} holds {} on {}{}", by == nullptr ? std::to_string(id) : by->name(), by == nullptr ? "" : " of " + by->user, count(holder.cards, "card", "cards"),
                                     count(holder.nodes, "node", "nodes"), left_ms ? ", until " + clock(at.unix_ms + *left_ms, at.unix_ms) + " at the latest" : ""));
     }
     relax(job, cluster, nodes, at, out);
@@ -200,8 +227,7 @@ void Brain::State::why_room(const Job& job, const Cluster& cluster, const Now& a
         return out.set_sooner("no known node could hold it even when empty: ask for less");
     }
     if (nodes.open != facts.nodes.size() && nodes.holders.empty()) return out.set_sooner("bring nodes back, or ask for less");
-    if (nodes.holders.size() == 1) return out.set_sooner(fmt::format("it starts when job {} has ended", nodes.holders.begin()->first));
-    if (!nodes.holders.empty()) out.set_sooner(fmt::format("it starts when enough of the {} before it have ended", count(nodes.holders.size(), "job", "jobs")));
+    if (holders != 0) out.set_sooner(holders == 1 ? "it starts when the job that holds cards has ended" : fmt::format("it starts when enough of the {} that hold cards have ended", count(holders, "job", "jobs")));
 }
 
 void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) const {
@@ -210,7 +236,7 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
     std::int64_t wake_ms = 0;
     if (job.held) {
         out.set_sentence(fmt::format("Job {} is held by {}.", job.name(), *job.held_by));
-        out.set_sooner("let it go: gangline release " + std::to_string(job.id));
+        out.set_sooner("let it go: gangline release " + job.name());
         return;
     }
     if (facts.nodes.empty()) {
@@ -222,9 +248,18 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
         out.set_sentence(fmt::format("Job {} waits: {}.", job.name(), awaited));
         return;
     }
+    const auto planned = outlook.jobs.find(job.id);
+    if (planned != outlook.jobs.end() && planned->second.standing == Standing::OverLimit) {
+        const Team* team = options.fleet.team_of(job.user);
+        const auto most = job.spec.array().most_at_once();
+        out.set_sentence(planned->second.over_array
+                             ? fmt::format("Job {} waits: {} of its array run already, and no more may together (--array=...%{}).", job.name(), most, most)
+                             : fmt::format("Job {} waits: its team{} holds as many cards as it may (most_cards in the cluster file).", job.name(), team == nullptr ? "" : " " + team->name));
+        out.set_sooner(planned->second.over_array ? "it starts when one of them has ended, if there is room" : "it starts when gangs of the team have ended");
+        return;
+    }
     const std::optional<Cluster> fresh = outlook.cluster ? std::nullopt : std::optional(cluster_now(nullptr, nullptr));
     why_room(job, fresh ? *fresh : *outlook.cluster, at, out);
-    const auto planned = outlook.jobs.find(job.id);
     if (planned == outlook.jobs.end()) {
         out.add_clauses("the scheduler has not looked at it yet");
         return;
@@ -239,11 +274,6 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
         out.add_clauses(job.claim->reason);
         out.set_sooner("it starts when they have saved and stopped");
     } else if (entry.standing == Standing::Kept) out.add_clauses("it has waited so long that nodes take nobody new until they are free for it");
-    if (entry.standing == Standing::OverLimit) {
-        const Team* team = options.fleet.team_of(job.user);
-        out.add_clauses(entry.over_array ? fmt::format("{} of its array run already, and no more may together (--array=...%{})", job.spec.array().most_at_once(), job.spec.array().most_at_once())
-                                         : fmt::format("its team{} holds as many cards as it may (most_cards in the cluster file)", team == nullptr ? "" : " " + team->name));
-    }
     if (entry.standing == Standing::Reserved) out.add_clauses("there is room, but a reservation begins before it could end (gangline reservations)");
     if (entry.behind != 0) {
         const auto other = outlook.jobs.find(entry.behind);
@@ -254,7 +284,10 @@ void Brain::State::why_queued(const Job& job, const Now& at, proto::Why& out) co
                                                ? ""
                                                : ", to which places are promised from " + clock(other->second.promised_ms, at.unix_ms) + " on"));
     }
-    if (entry.expected_ms != 0 && entry.promised_ms == 0) out.add_clauses("it may expect to start at about " + clock(entry.expected_ms, at.unix_ms));
+    if (entry.expected_ms != 0) out.add_clauses("it may expect to start at about " + clock(entry.expected_ms, at.unix_ms));
+    if (options.preemption && may_evict(job) && job.spec.priority() > lowest_running_priority()) {
+        out.add_clauses(fmt::format("gangs of lower priority make room for it, each once it has run {} s, if that is enough", to_ms(options.guaranteed_run) / 1000));
+    }
     if (out.position() > 1) out.add_clauses(fmt::format("{} before it in the queue", count(out.position() - 1, "job is", "jobs are")));
 }
 
@@ -277,6 +310,10 @@ void Brain::State::why(const Job& job, const Now& at, proto::Why& out) const {
             break;
         case proto::RUNNING:
             out.set_sentence(fmt::format("Job {} runs on {} ({}).", job.name(), node_names(job.attempt()), reason));
+            if (job.spec.elastic() && job.attempt().ranks() < job.spec.ranks()) {
+                out.add_clauses(fmt::format("it has {} of the {} nodes that it may have, and grows when nobody waits for cards, it has saved since it started, and it has run {} s",
+                                            job.attempt().parts.size(), job.spec.nodes_max(), to_ms(options.guaranteed_run) / 1000));
+            }
             break;
         case proto::RECOVERING:
             out.set_sentence(fmt::format("Job {} recovers: {}.", job.name(), reason));

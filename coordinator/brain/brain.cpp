@@ -49,8 +49,7 @@ std::vector<proto::Placement> Brain::gang_of(std::uint64_t job, std::uint32_t& a
 
 std::string Brain::resolve_task(proto::Request& request) const {
     const auto find = [&](std::uint64_t array, const auto& set) -> std::string {
-        for (const Job* job : state_->elements(array)) {
-            if (!job->spec.has_array() || job->spec.array().task() != request.task()) continue;
+        if (const Job* job = state_->element(array, request.task())) {
             set(job->id);
             return {};
         }
@@ -94,7 +93,7 @@ std::vector<Action> Brain::State::finish() {
         Job* job = facts.find(id);
         job == nullptr ? static_cast<void>(verdicts.erase(id)) : check_verdict(*job);
     }
-    if (place_wanted) place_waiting();
+    for (int pass = 0; place_wanted && pass < kMostPasses; ++pass) place_waiting();
     std::vector<Action> actions;
     actions.reserve(records.size() + others.size());
     for (proto::Record& one : records) actions.push_back(Persist{std::move(one)});
@@ -131,6 +130,15 @@ void Brain::State::reply(const FromUser& to, proto::Outcome outcome, std::string
     others.push_back(std::move(answer));
 }
 
+namespace {
+
+std::string time_limit_words(const Job& job) {
+    if (job.granted_limit_s == 0) return fmt::format("its time limit of {} s has come", job.spec.time_limit_s());
+    return fmt::format("its time limit of {} s has come (cut from {} s, as --time-min allowed, to start it sooner)", job.granted_limit_s, job.spec.time_limit_s());
+}
+
+}  // namespace
+
 void Brain::State::expire(const WaitKey& wait) {
     if (wait.what == Wait::Silence) return silence_expired(wait.node);
     if (wait.what == Wait::Plan) {
@@ -151,7 +159,7 @@ void Brain::State::expire(const WaitKey& wait) {
         case Wait::Progress: return progress_expired(*job);
         case Wait::TimeLimit:
             if (is_live(job->state) && !all_ranks_done(*job)) {
-                end_job(*job, fmt::format("its time limit of {} s has come", job->spec.time_limit_s()), proto::TIMED_OUT,
+                end_job(*job, time_limit_words(*job), proto::TIMED_OUT,
                         grace_of(*job));
             }
             return;
@@ -258,14 +266,14 @@ std::vector<Job*> Brain::State::meant(std::uint64_t id, const proto::Request& re
 }
 
 std::string Brain::State::cancel_one(Job& job, const std::string& cause) {
-    if (job.state == proto::STOPPING) return fmt::format("job {} is ending already: {}", job.id, job.reason);
-    if (is_launched(job.state) && all_ranks_done(job)) return fmt::format("job {} has just finished", job.id);
+    if (job.state == proto::STOPPING) return fmt::format("job {} is ending already: {}", job.name(), job.reason);
+    if (is_launched(job.state) && all_ranks_done(job)) return fmt::format("job {} has just finished", job.name());
     if (job.state == proto::QUEUED) {
         finish_job(job, proto::CANCELLED, cause);
     } else {
         end_job(job, cause, proto::CANCELLED, grace_of(job));
     }
-    return fmt::format("job {} is cancelled", job.id);
+    return fmt::format("job {} is cancelled", job.name());
 }
 
 void Brain::State::cancel(const FromUser& event) {
@@ -283,7 +291,7 @@ void Brain::State::cancel(const FromUser& event) {
     }
     if (done == 0) {
         return reply(event, proto::REFUSED,
-                     jobs.size() == 1 ? fmt::format("job {} has ended already ({})", jobs.front()->id, proto::JobState_Name(jobs.front()->state))
+                     jobs.size() == 1 ? fmt::format("job {} has ended already ({})", jobs.front()->name(), proto::JobState_Name(jobs.front()->state))
                                       : fmt::format("all {} jobs of array {} have ended already", jobs.size(), request.job()),
                      request.job());
     }
@@ -314,7 +322,7 @@ void Brain::State::set_hold(const FromUser& event) {
     }
     const char* word = request.hold() ? "held" : "let go";
     reply(event, proto::OK,
-          jobs.size() == 1 ? fmt::format("job {} is {}", request.job(), word) : fmt::format("array {}: {} queued jobs {}", request.job(), done, word), request.job());
+          jobs.size() == 1 ? fmt::format("job {} is {}", jobs.front()->name(), word) : fmt::format("array {}: {} queued jobs {}", request.job(), done, word), request.job());
 }
 
 void Brain::State::set_node(const FromUser& event) {
@@ -364,6 +372,13 @@ proto::Response Brain::answer(const Caller& who, const proto::Request& request, 
             if (one.end_unix_ms() > now.unix_ms) *response.add_reservations() = one;
         }
     } else if (request.has_report_cluster()) {
+        const std::string& user = request.report_cluster().user();
+        const bool runs = std::any_of(state.facts.active.begin(), state.facts.active.end(), [&](std::uint64_t id) { return state.facts.find(id)->user == user; });
+        if (!user.empty() && !runs && state.facts.users.count(user) == 0 && state.facts.waiting_of_user.count(user) == 0) {
+            response.set_outcome(proto::REFUSED);
+            response.set_message(fmt::format("--user {}: no job of that user has run here", user));
+            return response;
+        }
         state.report_cluster(who, request.report_cluster(), now, *response.mutable_cluster_report());
     } else if (request.has_list_jobs()) {
         state.list_jobs(who, request.list_jobs(), response);

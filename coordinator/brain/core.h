@@ -32,6 +32,7 @@ inline constexpr Duration kVerdictDelay = milliseconds(100); // an echo may over
 inline constexpr Duration kReturnGrace = milliseconds(2500); // after a new coordinator: agents come back within it
 inline constexpr Duration kOverslept = seconds(1);          // a deadline found so late: we did not run, others may have
 inline constexpr Duration kSendAgain = seconds(2);           // an order without its answer
+inline constexpr int kMostPasses = 4;                // of a step: spares that are given up make another one
 inline constexpr std::uint32_t kCrashLoop = 2;        // the same user's failures in a row, without progress
 inline constexpr std::uint32_t kSignalCrashLoop = 3;  // the same rank by the same signal from outside, without progress
 inline constexpr std::int64_t kPatienceMs = 300'000;         // a job passed over so long is passed no more
@@ -157,6 +158,12 @@ struct Brain::State {
     mutable Roster roster;                     // of facts.nodes; made anew when there is a new one
     mutable Outlook outlook;
     std::set<std::uint64_t> verdicts;          // jobs whose Run has a verdict
+    struct Singletons {
+        std::uint64_t version = ~0ull;         // Facts::version that it was made from
+        std::map<std::pair<std::string, std::string>, std::uint64_t> first;  // user, name -> first job that has not ended
+    };
+    mutable Singletons singletons;
+    mutable std::multimap<std::uint64_t, std::uint32_t> spare_gangs;  // job -> its spares in the cluster that was made last
     // Of the step that is being made:
     Now now;
     std::vector<proto::Record> records;
@@ -190,6 +197,8 @@ struct Brain::State {
     // ---- elastic.cpp
     std::vector<std::string> spares_left(const Job& job) const;
     void hold_spares(Job& job, const std::vector<std::string>& nodes);
+    void drop_unfit_spares();
+    bool give_up_spares(const Cluster& now_taken, const std::vector<Job*>& blocked);
     void top_up_spares(Cluster& cluster);
     void grow_gangs(const Cluster& cluster, const std::vector<Ending>& running);
     bool wants_more(const Job& job) const;
@@ -205,6 +214,7 @@ struct Brain::State {
         double cost = 0;          // card-seconds
     };
     bool may_evict(const Job& job) const;
+    void remove_all(Cluster& cluster, const Victim& victim) const;
     std::uint64_t cards_of_team(const Team& team) const;
     bool may_reclaim(const Job& job, const Job& other) const;
     std::vector<Victim> victims_for(const Job& job, const std::vector<Ending>& running) const;
@@ -234,6 +244,7 @@ struct Brain::State {
     std::uint32_t number_of_reservation(const std::string& name) const;
     Ms end_if_started(const Job& job) const;
     bool is_reserved_from(const Job& job, const std::string& node) const;
+    bool is_reserved_from(const Job& job, const std::string& node, Ms end) const;
     std::uint32_t spares_wanted() const;
     std::vector<std::string> hold_spares_back(Cluster& cluster) const;
     Cluster cluster_now(const Job* without, std::vector<Ending>* running) const;
@@ -242,6 +253,8 @@ struct Brain::State {
     std::map<std::string, std::int32_t> team_limits(std::vector<HeldLimit>& limits) const;
     std::int32_t array_limit(const Job& job, std::int32_t team, std::vector<HeldLimit>& limits, std::map<std::uint64_t, std::int32_t>& known) const;
     std::vector<const Job*> elements(std::uint64_t job) const;
+    const Job* element(std::uint64_t array, std::uint32_t task) const;
+    std::uint64_t first_of_name(const Job& job) const;
     std::string unmet(const DependencyTerm& term, const Job& job, std::int64_t at_ms, bool& never, std::int64_t& wake_ms) const;
     // What besides cards holds a queued job back; empty: nothing. `wake_ms`: when that may change by itself.
     std::string what_it_awaits(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const;
@@ -249,6 +262,7 @@ struct Brain::State {
     bool misses_deadline(Job& job, std::int64_t& wake_ms);
     std::int64_t expected_run_ms(const Job& job) const;
     std::vector<std::uint32_t> avoided_by(const Job& job, std::uint32_t failures = 1) const;
+    bool has_cards(const std::string& node, const proto::Placement& place) const;
     bool same_cards(const Job& job, std::vector<proto::Placement>& gang) const;
     bool swap_nodes(const Job& job, std::vector<proto::Placement>& gang) const;
     std::vector<proto::Placement> to_gang(const Job& job, const Shares& shares) const;
@@ -313,6 +327,7 @@ struct Brain::State {
     proto::JobView job_view(const Job& job, bool whole, bool with_environment) const;
     void list_jobs(const Caller& who, const proto::ListJobs& request, proto::Response& response) const;
     proto::NodeView node_view(const Node& node) const;
+    bool waits_for_room(const Job& job) const;
     std::string queued_reason(const Job& job) const;
     std::uint32_t position(const Job& job) const;
     void report(const Job& job, const Now& at, proto::Report& out) const;
@@ -323,6 +338,8 @@ struct Brain::State {
     const Survey& survey() const;
     void relax(const Job& job, const Cluster& cluster, const Survey& nodes, const Now& at, proto::Why& out) const;
     void count_lacks(const Job& job, const Cluster& cluster, proto::Why& out) const;
+    bool concerns(std::uint64_t holder, const Need& need) const;
+    void name_reservations(const Job& job, proto::Why& out) const;
     void why_room(const Job& job, const Cluster& cluster, const Now& at, proto::Why& out) const;
     void why_queued(const Job& job, const Now& at, proto::Why& out) const;
     std::string checkpoint_folder(const Job& job) const;

@@ -21,14 +21,55 @@ constexpr std::int64_t kLongestGainMs = 3'600'000;  // what comes after that is 
 
 // ---- spares
 
-// Those of the newest attempt that may still serve.
+// Those of the newest attempt that may still serve: fit, and of no reservation that has begun for others.
 std::vector<std::string> Brain::State::spares_left(const Job& job) const {
     std::vector<std::string> left;
     if (job.attempts.empty()) return left;
     for (const std::string& name : job.attempt().spares) {
-        if (is_offerable(name)) left.push_back(name);
+        if (is_offerable(name) && !is_reserved_from(job, name, now.unix_ms + 1)) left.push_back(name);
     }
     return left;
+}
+
+void Brain::State::drop_unfit_spares() {
+    for (const std::uint64_t id : facts.active) {
+        Job& job = *facts.find(id);
+        if (!is_live(job.state) || job.attempt().spares.empty()) continue;
+        const std::vector<std::string> left = spares_left(job);
+        if (left.size() != job.attempt().spares.size()) hold_spares(job, left);
+    }
+}
+
+// Idle spares make room for a job of higher priority before any gang does.
+bool Brain::State::give_up_spares(const Cluster& now_taken, const std::vector<Job*>& blocked) {
+    std::size_t tried = 0;
+    for (const Job* job : blocked) {
+        if (job->state != proto::QUEUED || !waits_for_room(*job)) continue;
+        if (++tried > options.promises) return false;
+        Cluster freed = now_taken;
+        freed.forget_promises();
+        std::vector<Job*> holders;
+        for (const std::uint64_t id : facts.active) {
+            Job& other = *facts.find(id);
+            if (!is_live(other.state) || other.attempt().spares.empty() || other.spec.priority() >= job->spec.priority()) continue;
+            holders.push_back(&other);
+            const auto [first, last] = spare_gangs.equal_range(id);
+            for (auto one = first; one != last; ++one) freed.remove(one->second);
+        }
+        if (holders.empty()) return false;
+        const auto place = freed.place_ignoring_promises(shape_for(facts.needs[job->need]), now.unix_ms, end_if_started(*job));
+        if (!place) continue;
+        for (Job* holder : holders) {
+            std::vector<std::string> left = spares_left(*holder);
+            std::erase_if(left, [&](const std::string& name) {
+                return std::any_of(place->begin(), place->end(), [&](const Share& share) { return nodes_in_order().names[share.node] == name; });
+            });
+            if (left.size() != holder->attempt().spares.size()) hold_spares(*holder, left);
+        }
+        place_wanted = true;  // the next pass starts it
+        return true;
+    }
+    return false;
 }
 
 void Brain::State::hold_spares(Job& job, const std::vector<std::string>& nodes) {
@@ -39,7 +80,7 @@ void Brain::State::hold_spares(Job& job, const std::vector<std::string>& nodes) 
     record(std::move(held));
 }
 
-// What the queue leaves: a spare delays no promise.
+// What the queue leaves: only when nobody waits for room, so that a spare delays nobody.
 void Brain::State::top_up_spares(Cluster& cluster) {
     for (const std::uint64_t id : std::vector<std::uint64_t>(facts.active.begin(), facts.active.end())) {
         Job& job = *facts.find(id);
@@ -59,7 +100,7 @@ void Brain::State::top_up_spares(Cluster& cluster) {
             nodes.push_back(nodes_in_order().names[place->front().node]);
             cluster.add(shape, *place, end_if_started(job));
         }
-        if (nodes.size() != before || before != job.attempt().spares.size()) hold_spares(job, nodes);
+        if (nodes.size() != before) hold_spares(job, nodes);
     }
 }
 
@@ -68,7 +109,7 @@ void Brain::State::top_up_spares(Cluster& cluster) {
 // Whether it would take more nodes if they were free.
 bool Brain::State::wants_more(const Job& job) const {
     if (!is_live(job.state)) return false;
-    if (job.spec.spares() > job.attempt().spares.size()) return true;
+    if (job.spec.spares() != 0) return true;  // one of them may have become unfit
     return job.spec.elastic() && job.attempt().ranks() < job.spec.ranks();
 }
 

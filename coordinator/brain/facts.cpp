@@ -118,6 +118,7 @@ std::optional<std::uint64_t> Facts::submitted_with(const std::string& user, cons
 void Facts::apply(proto::Record&& record) {
     if (!record.has_job_submitted()) return apply(std::as_const(record));
     epoch = std::max(epoch, record.epoch());
+    ++version;
     accounts.advance(record.unix_ms(), waiting_for_cards != 0);
     proto::JobSpec spec = std::move(*record.mutable_job_submitted()->mutable_spec());
     apply_submitted(record.job_submitted(), std::move(spec), record.unix_ms());
@@ -125,6 +126,7 @@ void Facts::apply(proto::Record&& record) {
 
 void Facts::apply(const proto::Record& record) {
     epoch = std::max(epoch, record.epoch());
+    ++version;
     accounts.advance(record.unix_ms(), waiting_for_cards != 0);
     switch (record.body_case()) {
         case proto::Record::kTookOffice: return;
@@ -218,6 +220,7 @@ void Facts::apply_submitted(const proto::JobSubmitted& body, proto::JobSpec spec
     if (spec.array_tasks_size() == 0) return add_job(body.job(), body, std::move(spec), unix_ms);
     const std::vector<std::uint32_t> tasks(spec.array_tasks().begin(), spec.array_tasks().end());
     spec.clear_array_tasks();
+    arrays[body.job()].count = static_cast<std::uint32_t>(tasks.size());
     for (std::size_t i = 0; i < tasks.size(); ++i) {
         proto::JobSpec one = spec;
         if (i != 0) one.clear_idempotency_key();
@@ -245,6 +248,7 @@ void Facts::add_job(std::uint64_t id, const proto::JobSubmitted& body, proto::Jo
     job.need = place->second;
     if (const auto parsed = parse_dependency(job.spec.dependency()); parsed && !parsed->terms.empty()) {
         job.dependency = std::make_unique<const Dependency>(*parsed);
+        name_dependencies(job, true);
     }
     job.held = job.spec.hold();
     if (job.held) job.held_by = std::make_unique<const std::string>(job.user);
@@ -304,6 +308,7 @@ void Facts::apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms
         attempt.parts.push_back({place, PartState::Held});
     }
     job->reason = body.reason();
+    if (job->attempts.empty()) tally_start(*job, unix_ms);
     job->attempts.push_back(std::move(attempt));
     if (job->attempts.size() > kKeepLastLines) {
         Attempt& old = job->attempts[job->attempts.size() - kKeepLastLines - 1];
@@ -397,15 +402,24 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
         if (body.has_progress()) *job->attempt().end.mutable_progress() = body.progress();
     }
     let_go(*job, unix_ms);
+    if (job->attempts.empty()) tally_start(*job, unix_ms);
+    if (const auto array = job->spec.has_array() ? arrays.find(job->spec.array().job()) : arrays.end(); array != arrays.end()) {
+        ++array->second.ended;
+        if (body.outcome() == proto::COMPLETED) ++array->second.completed;
+        if (array->second.ended == array->second.count) unpin(array->first, array->second.count);
+    }
     if (!job->attempts.empty()) {
         History& user = users[job->user];
         const double weight = user.jobs == 0 ? 1 : 0.2;
         const double run_s = static_cast<double>(unix_ms - job->attempts.front().reserved_ms) / 1000;
         const Ledger ledger = make_ledger(story_of(*job, unix_ms, body.progress()));
         for (std::size_t cause = 0; cause < ledger.causes.size(); ++cause) user.card_s[cause] += ledger.causes[cause].card_s;
-        user.run_s += weight * (run_s - user.run_s);
-        ++user.jobs;
-        if (job->spec.time_limit_s() != 0) {
+        const bool tells = body.outcome() != proto::CANCELLED;  // a job that was cancelled says nothing of how long others run
+        if (tells) {
+            user.run_s += weight * (run_s - user.run_s);
+            ++user.jobs;
+        }
+        if (tells && job->spec.time_limit_s() != 0) {
             const double of_limit = std::min(1.0, run_s / static_cast<double>(job->spec.time_limit_s()));
             user.of_limit += (user.with_limit == 0 ? 1 : 0.2) * (of_limit - user.of_limit);
             ++user.with_limit;
@@ -451,12 +465,67 @@ void Facts::apply_fault(const proto::JobFaultSeen& body) {
     if (job != nullptr) job->faults.push_back(body.what());
 }
 
+// A dependency counts until its job has started once, or has ended.
+void Facts::name_dependencies(const Job& job, bool begins) {
+    if (!job.dependency) return;
+    for (const DependencyTerm& term : job.dependency->terms) {
+        if (term.after == After::Singleton) continue;
+        if (begins) {
+            ++named_[term.job];
+            continue;
+        }
+        const auto named = named_.find(term.job);
+        if (named == named_.end() || --named->second != 0) continue;
+        named_.erase(named);
+        const auto array = arrays.find(term.job);
+        unpin(term.job, array == arrays.end() ? 1 : array->second.count);
+    }
+}
+
+void Facts::tally_start(const Job& job, std::int64_t unix_ms) {
+    name_dependencies(job, false);
+    const auto array = job.spec.has_array() ? arrays.find(job.spec.array().job()) : arrays.end();
+    if (array == arrays.end()) return;
+    ++array->second.started;
+    array->second.last_start_ms = std::max(array->second.last_start_ms, unix_ms);
+}
+
+bool Facts::is_pinned(const Job& job) const {
+    if (named_.contains(job.id)) return true;
+    if (!job.spec.has_array()) return false;
+    const auto array = arrays.find(job.spec.array().job());
+    return named_.contains(job.spec.array().job()) || (array != arrays.end() && array->second.ended < array->second.count);
+}
+
+void Facts::unpin(std::uint64_t first, std::uint64_t count) {
+    for (auto at = pinned_.lower_bound(first); at != pinned_.end() && *at < first + count;) {
+        const Job* job = find(*at);
+        if (job != nullptr && is_pinned(*job)) {
+            ++at;
+            continue;
+        }
+        ended_.push_back(*at);
+        at = pinned_.erase(at);
+    }
+}
+
 void Facts::forget_oldest_ended() {
     while (ended_.size() > kKeepEnded) {
         const auto oldest = jobs.find(ended_.front());
         ended_.pop_front();
         if (oldest == jobs.end()) continue;
+        if (is_pinned(oldest->second)) {
+            pinned_.insert(oldest->first);
+            continue;
+        }
         by_idempotency_key_.erase({oldest->second.user, oldest->second.spec.idempotency_key()});
+        if (oldest->second.spec.has_array()) {  // the last one takes the tally along
+            const std::uint64_t array = oldest->second.spec.array().job();
+            const auto next = std::next(oldest);
+            const bool others = (oldest != jobs.begin() && std::prev(oldest)->second.spec.has_array() && std::prev(oldest)->second.spec.array().job() == array) ||
+                                (next != jobs.end() && next->second.spec.has_array() && next->second.spec.array().job() == array);
+            if (!others) arrays.erase(array);
+        }
         jobs.erase(oldest);
     }
 }

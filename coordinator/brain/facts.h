@@ -172,6 +172,15 @@ struct History {
     std::array<double, kCauses> card_s{};  // of its ended jobs
 };
 
+// How far an array is: enough for what depends on it, however many elements it has.
+struct ArrayTally {
+    std::uint32_t count = 0;
+    std::uint32_t started = 0;      // or cancelled before
+    std::uint32_t ended = 0;
+    std::uint32_t completed = 0;
+    std::int64_t last_start_ms = 0;
+};
+
 struct Hold {
     std::uint32_t ranks = 0;
     std::vector<std::uint32_t> cards;
@@ -229,11 +238,13 @@ class Facts {
     std::map<QueueKey, Job*> queue;                            // queued and not held
     std::vector<Need> needs;
     std::map<std::string, History> users;
+    std::map<std::uint64_t, ArrayTally> arrays;                // by their first element's id
     std::map<std::string, proto::Reservation> reservations;    // by name; those that are over go when another is set
     Accounts accounts;
     std::map<std::string, std::uint64_t> waiting_of_user;      // queued jobs, held ones too
     std::uint64_t waiting_for_cards = 0;                       // queued jobs that wait for nothing else
     std::uint64_t last_job = 0;
+    std::uint64_t version = 0;                                 // rises with each record
     std::uint64_t nodes_known = 0;                             // rises with each description of a node
     std::uint64_t epoch = 0;
 
@@ -263,9 +274,15 @@ class Facts {
     void erase_hold(const std::string& node, const AttemptKey& key);
     void let_go(Job& job, std::int64_t unix_ms);
     void forget_oldest_ended();
+    void name_dependencies(const Job& job, bool begins);
+    bool is_pinned(const Job& job) const;
+    void unpin(std::uint64_t first, std::uint64_t count);
+    void tally_start(const Job& job, std::int64_t unix_ms);
 
     std::map<std::pair<std::string, std::string>, std::uint64_t> by_idempotency_key_;
     std::deque<std::uint64_t> ended_;
+    std::set<std::uint64_t> pinned_;               // ended jobs that are kept: a queued job depends on them, or their array goes on
+    std::map<std::uint64_t, std::uint32_t> named_;  // job -> by how many queued jobs' dependencies
     std::map<std::string, std::uint32_t> need_of_shape_;
     std::map<std::string, std::weak_ptr<const Account>> last_account_;  // of each user
     std::map<std::string, std::weak_ptr<const Environment>> last_environment_;  // of each user

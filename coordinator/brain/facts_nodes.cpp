@@ -41,14 +41,9 @@ CardCounts Node::count() const {
     const bool alone = std::any_of(holds.begin(), holds.end(), [](const auto& hold) { return hold.second.exclusive && !hold.second.let_go; });
     const bool stuck = std::any_of(holds.begin(), holds.end(), [](const auto& hold) { return hold.second.exclusive && hold.second.let_go; });
     const CardUse unheld = alone ? HeldIdle : stuck || lost ? Broken : drained ? Drained : Free;
+    for (const auto& [key, hold] : holds) counts[hold.let_go ? Broken : hold.spare ? HeldIdle : Held] += hold.cards.size();  // though one may be gone
     for (const proto::Card& card : info.cards()) {
-        const auto holder = busy.find(card.index());
-        const auto hold = holder == busy.end() ? holds.end() : holds.find(holder->second);
-        if (hold == holds.end()) {
-            ++counts[unheld];
-        } else {
-            ++counts[hold->second.let_go ? Broken : hold->second.spare ? HeldIdle : Held];
-        }
+        if (!busy.contains(card.index())) ++counts[unheld];
     }
     return counts;
 }
@@ -121,7 +116,9 @@ void Facts::apply_spares(const proto::SparesHeld& body, std::int64_t unix_ms) {
     Attempt& attempt = job->attempt();
     std::uint64_t idle = attempt.idle_cards;
     for (const std::string& name : attempt.spares) {
-        idle -= static_cast<std::uint64_t>(node(name)->info.cards_size());
+        const auto& holds = node(name)->holds;
+        const auto hold = holds.find(job->key());
+        if (hold != holds.end()) idle -= std::min<std::uint64_t>(idle, hold->second.cards.size());
         erase_hold(name, job->key());
     }
     attempt.spares.clear();

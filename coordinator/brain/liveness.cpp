@@ -202,6 +202,7 @@ void Brain::State::lose_node(const std::string& node, std::string reason) {
     seen.unwanted.clear();
     timers.clear({Wait::Silence, 0, node});
     lose_parts_on(node, reason);
+    place_wanted = true;  // it may have been somebody's spare
 }
 
 void Brain::State::lose_parts_on(const std::string& node, const std::string& reason) {

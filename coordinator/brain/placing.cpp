@@ -60,11 +60,19 @@ std::vector<std::uint32_t> Brain::State::avoided_by(const Job& job, std::uint32_
 
 // ---- recovering gangs
 
+// A card may have fallen off its bus while its node was away.
+bool Brain::State::has_cards(const std::string& name, const proto::Placement& place) const {
+    const auto& cards = facts.node(name)->info.cards();
+    return std::all_of(place.cards().begin(), place.cards().end(), [&](std::uint32_t index) {
+        return std::any_of(cards.begin(), cards.end(), [&](const proto::Card& card) { return card.index() == index; });
+    });
+}
+
 // The very cards of the last attempt, when every node of it is fit and none of them is to blame.
 bool Brain::State::same_cards(const Job& job, std::vector<proto::Placement>& gang) const {
     for (const Part& part : job.attempt().parts) {
         const std::string& name = part.place.node();
-        if (part.state != PartState::Gone || !is_offerable(name) || job.attempt().end.blamed_node() == name) return false;
+        if (part.state != PartState::Gone || !is_offerable(name) || job.attempt().end.blamed_node() == name || !has_cards(name, part.place)) return false;
         gang.push_back(part.place);
         gang.back().set_address(facts.node(name)->info.address());
     }
@@ -84,7 +92,7 @@ bool Brain::State::swap_nodes(const Job& job, std::vector<proto::Placement>& gan
     for (const Part& part : job.attempt().parts) {
         const std::string& name = part.place.node();
         const std::uint32_t number = order.numbers.at(name);
-        if (part.state != PartState::Gone || !is_offerable(name) || job.has_failed_on(name)) {
+        if (part.state != PartState::Gone || !is_offerable(name) || job.has_failed_on(name) || !has_cards(name, part.place)) {
             lost.push_back(&part);
             continue;
         }
@@ -101,8 +109,8 @@ bool Brain::State::swap_nodes(const Job& job, std::vector<proto::Placement>& gan
         proto::Placement place = part.place;
         if (std::find(lost.begin(), lost.end(), &part) != lost.end()) {
             shape.ranks = on_own.ranks = part.place.rank_count();
-            auto spare = cluster.place(on_own, now.unix_ms, kNever, avoid);
-            if (!spare) spare = cluster.place(shape, now.unix_ms, end_if_started(job), avoid);
+            auto spare = cluster.place(on_own, now.unix_ms, now.unix_ms + 1, avoid);
+            if (!spare) spare = cluster.place(shape, now.unix_ms, now.unix_ms + 1, avoid);
             if (!spare || std::binary_search(avoid.begin(), avoid.end(), spare->front().node)) return false;
             const std::uint32_t number = spare->front().node;
             cluster.add(shape, *spare, kNever);
@@ -116,10 +124,14 @@ bool Brain::State::swap_nodes(const Job& job, std::vector<proto::Placement>& gan
     return true;
 }
 
+// It ran, and goes on: a reservation keeps it off only where that has begun already.
 void Brain::State::place_recovering(Job& job) {
     std::vector<proto::Placement> gang;
-    if (job.attempt().end.kind() == proto::RESIZE) {
-        const auto wider = cluster_now(&job, nullptr).place(shape_for(facts.needs[job.need]), now.unix_ms, end_if_started(job), avoided_by(job, 2));
+    if (job.attempt().end.kind() == proto::RESIZE && facts.waiting_for_cards == 0) {  // as it was planned: beside all spares
+        Cluster cluster = cluster_now(&job, nullptr);
+        for (const std::string& name : job.attempt().spares) cluster.take(nodes_in_order().numbers.at(name), {}, true);
+        hold_spares_back(cluster);
+        const auto wider = cluster.place(shape_for(facts.needs[job.need]), now.unix_ms, end_if_started(job), avoided_by(job, 2));
         if (wider && ranks_of(*wider) > job.attempt().ranks()) {
             gang = to_gang(job, *wider);
             return reserve(job, gang, fmt::format("on {}: {}", names_of(gang), job.attempt().end.cause()), job.granted_limit_s);
@@ -135,7 +147,7 @@ void Brain::State::place_recovering(Job& job) {
         }
         return reserve(job, gang, fmt::format("moved to {} ({}): {}", names_of(gang), swapped, job.attempt().end.cause()), job.granted_limit_s);
     }
-    const auto shares = cluster_now(&job, nullptr).place(shape_for(facts.needs[job.need]), now.unix_ms, end_if_started(job), avoided_by(job));
+    const auto shares = cluster_now(&job, nullptr).place(shape_for(facts.needs[job.need]), now.unix_ms, now.unix_ms + 1, avoided_by(job));
     if (!shares) {
         const WaitKey kept{Wait::Reserved, job.id, {}};
         if (!timers.is_set(kept)) timers.set(kept, now.steady + options.keep_reserved);
@@ -175,11 +187,12 @@ void Brain::State::place_waiting() {
         if (!run.back_off_until || *run.back_off_until <= now.steady) place_recovering(job);
     }
     timers.clear({Wait::Plan, 0, {}});
-    const bool more_wanted = std::any_of(facts.active.begin(), facts.active.end(), [&](std::uint64_t id) { return wants_more(*facts.find(id)); });
-    if (facts.queue.empty() && !more_wanted) {
+    const auto more_wanted = [&] { return std::any_of(facts.active.begin(), facts.active.end(), [&](std::uint64_t id) { return wants_more(*facts.find(id)); }); };
+    if (facts.queue.empty() && !more_wanted()) {
         outlook = {};
         return;
     }
+    drop_unfit_spares();
     PlanInput input;
     Cluster cluster = cluster_now(nullptr, &input.running);
     outlook.spares = hold_spares_back(cluster);
@@ -205,7 +218,7 @@ void Brain::State::place_waiting() {
         const auto left_ms = job->time_left_ms(now.unix_ms);
         one.limit = left_ms ? *left_ms + to_ms(grace_of(*job)) : kNever;
         one.expected = std::min<Ms>(one.limit, std::max(kShortestGuessMs, expected_run_ms(*job)));
-        one.least = static_cast<Ms>(job->spec.time_min_s()) * 1000;
+        one.least = job->spec.time_min_s() == 0 ? 0 : static_cast<Ms>(job->spec.time_min_s()) * 1000 + to_ms(grace_of(*job));
         one.overdue = now.unix_ms - job->submitted_ms >= kPatienceMs;
         if (!job->blamed.empty()) {
             one.avoid = static_cast<std::uint32_t>(input.avoid.size());
@@ -228,15 +241,18 @@ void Brain::State::place_waiting() {
     for (Job* job : order) {
         if (job->state == proto::QUEUED) blocked.push_back(job);
     }
-    plan_preemptions(cluster, blocked, input.running);
-    if (options.defragment || estimates) plan_defragmentation(cluster, blocked, input.running);
-    top_up_spares(cluster);
-    if (blocked.empty()) grow_gangs(cluster, input.running);
+    const bool freed = give_up_spares(cluster, blocked);
+    if (!freed) plan_preemptions(cluster, blocked, input.running);
+    if (!freed && (options.defragment || estimates)) plan_defragmentation(cluster, blocked, input.running);
+    if (std::none_of(blocked.begin(), blocked.end(), [&](const Job* job) { return waits_for_room(*job); })) {
+        top_up_spares(cluster);
+        grow_gangs(cluster, input.running);
+    }
     outlook.cluster.emplace(std::move(cluster));
     for (const auto& [name, one] : facts.reservations) {
         if (one.end_unix_ms() > now.unix_ms) wake_ms = std::min(wake_ms, one.end_unix_ms());
     }
-    if (!facts.queue.empty() || more_wanted) timers.set({Wait::Plan, 0, {}}, now.steady + milliseconds(std::max<std::int64_t>(1, wake_ms - now.unix_ms)));
+    if (!facts.queue.empty() || more_wanted()) timers.set({Wait::Plan, 0, {}}, now.steady + milliseconds(std::max<std::int64_t>(1, wake_ms - now.unix_ms)));
 }
 
 void Brain::State::start_planned(const Plan& plan, const PlanInput& input, const std::vector<Job*>& order, const Cluster& cluster) {
@@ -299,11 +315,14 @@ std::vector<std::string> Brain::State::passed_over(const Job& job, const Shares&
     std::map<Cluster::Lack, std::size_t> lacks;
     const std::vector<std::uint32_t> avoid = avoided_by(job);
     std::size_t avoided = 0;
+    std::size_t unreliable = 0;
     for (std::uint32_t node = 0; node < cluster.nodes(); ++node) {
         if (nodes.contains(node)) continue;
         const Cluster::Lack lack = cluster.lack(shape, node, on_each, now.unix_ms, end_if_started(job));
         if (lack == Cluster::Lack::Nothing && std::binary_search(avoid.begin(), avoid.end(), node)) {
             ++avoided;
+        } else if (lack == Cluster::Lack::Nothing && order.nodes[node]->penalty_at(now.unix_ms) != 0) {
+            ++unreliable;
         } else {
             ++lacks[lack];
         }
@@ -312,6 +331,7 @@ std::vector<std::string> Brain::State::passed_over(const Job& job, const Shares&
         if (count != 0) words.push_back(fmt::format("{} {}", nodes_words(count), why));
     };
     say(lacks[Cluster::Lack::Nothing], shape.spread ? "with room too, but fuller (or in a larger domain)" : "with room too, but emptier, or in a larger domain");
+    say(unreliable, "with room too, but unreliable lately");
     say(avoided, "with room, but this job has failed on them before, or they are kept for another");
     say(lacks[Cluster::Lack::Cards], "with too few free cards");
     say(lacks[Cluster::Lack::Cpus], "with too few free CPUs");

@@ -100,16 +100,23 @@ void Brain::State::plan_preemptions(const Cluster& now_taken, const std::vector<
         std::optional<Shares> place;
         for (const Victim& victim : victims) {
             if (is_taken(victim.job)) continue;
-            freed.remove(victim.gang);
+            remove_all(freed, victim);
             chosen.push_back(victim);
             if ((place = freed.place_ignoring_promises(shape, now.unix_ms, end))) break;
         }
         if (!place) continue;
         spare_the_unneeded(chosen, *place);
         evict(*job, chosen, *place);
-        for (const Victim& victim : chosen) trial->remove(victim.gang);
+        for (const Victim& victim : chosen) remove_all(*trial, victim);
         trial->add(shape, *place, kNever);
     }
+}
+
+// Its gang, and the nodes that it holds beside it.
+void Brain::State::remove_all(Cluster& cluster, const Victim& victim) const {
+    cluster.remove(victim.gang);
+    const auto [first, last] = spare_gangs.equal_range(victim.job);
+    for (auto one = first; one != last; ++one) cluster.remove(one->second);
 }
 
 // What will be taken when every claim that was made before has been met.
@@ -118,7 +125,7 @@ Cluster Brain::State::with_claims_met(const Cluster& now_taken, const std::vecto
     met.forget_promises();
     for (const Ending& one : running) {
         const Job* job = facts.find(one.job);
-        if (job != nullptr && is_ending(job->state) && job->attempt().end.kind() == proto::PREEMPTION) met.remove(one.gang);
+        if (job != nullptr && is_ending(job->state) && job->attempt().end.kind() == proto::PREEMPTION) remove_all(met, {one.job, one.gang, 0});
     }
     for (const Job* job : blocked) {
         if (const auto places = claimed_by(*job)) met.add(shape_for(facts.needs[job->need]), *places, kNever);
@@ -149,7 +156,7 @@ std::optional<Brain::State::MovePlan> Brain::State::try_moving(const Job& job, C
     std::optional<Shares> place;
     for (const Victim& one : movable) {
         if (is_taken(one.job) || plan.moved.size() == kMostMoved) continue;
-        freed.remove(one.gang);
+        remove_all(freed, one);
         plan.moved.push_back(one);
         if ((place = freed.place_ignoring_promises(shape, now.unix_ms, end))) break;
     }
@@ -225,7 +232,9 @@ void Brain::State::spare_the_unneeded(std::vector<Victim>& victims, const Shares
     std::erase_if(victims, [&](const Victim& victim) {
         const Job& job = *facts.find(victim.job);
         return std::none_of(place.begin(), place.end(), [&](const Share& share) {
-            return job.attempt().part_on(nodes_in_order().names[share.node]) != nullptr;
+            const std::string& name = nodes_in_order().names[share.node];
+            const auto& spares = job.attempt().spares;
+            return job.attempt().part_on(name) != nullptr || std::find(spares.begin(), spares.end(), name) != spares.end();
         });
     });
 }

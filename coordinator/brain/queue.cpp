@@ -114,21 +114,21 @@ std::string unmet_by(const DependencyTerm& term, const Job* other, std::int64_t 
     switch (term.after) {
         case After::Start: {
             const std::int64_t started_ms = !other->attempts.empty() ? other->attempts.front().reserved_ms : ended ? other->ended_ms : 0;
-            if (started_ms == 0) return fmt::format("job {} has not started", term.job);
+            if (started_ms == 0) return fmt::format("job {} has not started", other->name());
             const std::int64_t due_ms = started_ms + std::int64_t{term.minutes} * 60'000;
             if (at_ms >= due_ms) return {};
             wake_ms = std::min(wake_ms, due_ms);
-            return fmt::format("job {} started less than {} minutes ago", term.job, term.minutes);
+            return fmt::format("job {} started less than {} minutes ago", other->name(), term.minutes);
         }
-        case After::Any: return ended ? "" : fmt::format("job {} has not ended", term.job);
+        case After::Any: return ended ? "" : fmt::format("job {} has not ended", other->name());
         case After::Corr:
         case After::Ok:
             never = never || (ended && !ok);
-            return ok ? "" : ended ? fmt::format("job {} has not completed but is {}", term.job, proto::JobState_Name(other->state))
-                                   : fmt::format("job {} has not ended", term.job);
+            return ok ? "" : ended ? fmt::format("job {} has not completed but is {}", other->name(), proto::JobState_Name(other->state))
+                                   : fmt::format("job {} has not ended", other->name());
         case After::NotOk:
             never = never || ok;
-            return ended && !ok ? "" : ended ? fmt::format("job {} has completed", term.job) : fmt::format("job {} has not ended", term.job);
+            return ended && !ok ? "" : ended ? fmt::format("job {} has completed", other->name()) : fmt::format("job {} has not ended", other->name());
         case After::Singleton: return {};
     }
     return {};
@@ -138,26 +138,82 @@ std::string unmet_by(const DependencyTerm& term, const Job* other, std::int64_t 
 
 // The elements of an array, or the job itself.
 std::vector<const Job*> Brain::State::elements(std::uint64_t id) const {
-    const Job* first = facts.find(id);
-    if (first == nullptr) return {};
-    if (!first->is_array()) return {first};
+    const auto array = facts.arrays.find(id);
     std::vector<const Job*> all;
-    for (std::uint64_t one = id; one < id + first->spec.array().count(); ++one) {
+    for (std::uint64_t one = id; one < id + (array == facts.arrays.end() ? 1 : array->second.count); ++one) {
         if (const Job* job = facts.find(one)) all.push_back(job);
     }
     return all;
 }
 
-// An array is met when each of its elements is; for aftercorr the element of the same number counts, where both are arrays.
-std::string Brain::State::unmet(const DependencyTerm& term, const Job& job, std::int64_t at_ms, bool& never, std::int64_t& wake_ms) const {
-    std::string first;
-    for (const Job* other : elements(term.job)) {
-        if (term.task && (!other->spec.has_array() || other->spec.array().task() != *term.task)) continue;
-        if (term.after == After::Corr && job.spec.has_array() && other->spec.has_array() && other->spec.array().task() != job.spec.array().task()) continue;
-        std::string why = unmet_by(term, other, at_ms, never, wake_ms);
-        if (first.empty()) first = std::move(why);
+// Its elements' ids and tasks rise together.
+const Job* Brain::State::element(std::uint64_t array, std::uint32_t task) const {
+    const auto found = facts.arrays.find(array);
+    if (found == facts.arrays.end()) return nullptr;
+    auto low = facts.jobs.lower_bound(array);
+    const auto end = facts.jobs.lower_bound(array + found->second.count);
+    std::uint64_t first = array;
+    for (std::uint64_t last = array + found->second.count; first < last;) {
+        const std::uint64_t middle = first + (last - first) / 2;
+        low = facts.jobs.lower_bound(middle);
+        if (low == end || low->second.spec.array().task() >= task) {
+            last = middle;
+        } else {
+            first = low->first + 1;
+        }
     }
-    return first;
+    const Job* job = facts.find(first);
+    return job != nullptr && job->spec.has_array() && job->spec.array().job() == array && job->spec.array().task() == task ? job : nullptr;
+}
+
+namespace {
+
+std::string unmet_by_array(const DependencyTerm& term, const ArrayTally& array, std::int64_t at_ms, bool& never, std::int64_t& wake_ms) {
+    const std::uint32_t failed = array.ended - array.completed;
+    const auto some = [&](std::uint32_t count, const char* what) { return fmt::format("{} of the {} jobs of array {} {}", count, array.count, term.job, what); };
+    switch (term.after) {
+        case After::Start: {
+            if (array.started < array.count) return some(array.count - array.started, "have not started");
+            const std::int64_t due_ms = array.last_start_ms + std::int64_t{term.minutes} * 60'000;
+            if (at_ms >= due_ms) return {};
+            wake_ms = std::min(wake_ms, due_ms);
+            return fmt::format("array {} started less than {} minutes ago", term.job, term.minutes);
+        }
+        case After::Any: return array.ended == array.count ? "" : some(array.count - array.ended, "have not ended");
+        case After::Corr:
+        case After::Ok:
+            never = never || failed != 0;
+            return array.completed == array.count ? "" : failed != 0 ? some(failed, "have ended without completing") : some(array.count - array.ended, "have not ended");
+        case After::NotOk:
+            never = never || array.completed != 0;
+            return failed == array.count ? "" : array.completed != 0 ? some(array.completed, "have completed") : some(array.count - array.ended, "have not ended");
+        case After::Singleton: return {};
+    }
+    return {};
+}
+
+}  // namespace
+
+// An array is met when each of its elements is; for aftercorr the element of the same number counts, where both are arrays. One without a
+// partner waits for nothing.
+std::string Brain::State::unmet(const DependencyTerm& term, const Job& job, std::int64_t at_ms, bool& never, std::int64_t& wake_ms) const {
+    const auto array = facts.arrays.find(term.job);
+    if (array == facts.arrays.end()) return unmet_by(term, facts.find(term.job), at_ms, never, wake_ms);
+    if (term.task) return unmet_by(term, element(term.job, *term.task), at_ms, never, wake_ms);
+    if (term.after == After::Corr && job.spec.has_array()) return unmet_by(term, element(term.job, job.spec.array().task()), at_ms, never, wake_ms);
+    return unmet_by_array(term, array->second, at_ms, never, wake_ms);
+}
+
+// The first job of this user and name that has not ended; found for all at once, and again when something has changed.
+std::uint64_t Brain::State::first_of_name(const Job& job) const {
+    if (singletons.version != facts.version) {
+        singletons = {facts.version, {}};
+        for (const auto& [id, other] : facts.jobs) {
+            if (!is_ended(other.state)) singletons.first.emplace(std::pair(other.user, other.spec.name()), id);
+        }
+    }
+    const auto found = singletons.first.find({job.user, job.spec.name()});
+    return found == singletons.first.end() ? job.id : found->second;
 }
 
 std::string Brain::State::what_it_awaits(const Job& job, std::int64_t at_ms, std::int64_t& wake_ms) const {
@@ -170,12 +226,13 @@ std::string Brain::State::what_it_awaits(const Job& job, std::int64_t at_ms, std
         if (found == facts.reservations.end() || found->second.end_unix_ms() <= at_ms) {
             return fmt::format("its reservation {} (--reservation) is over; cancel it, or submit it again without", name);
         }
+        if (!may_use(found->second, job.user)) return fmt::format("its reservation {} is not for {} any more", name, job.user);
         if (found->second.start_unix_ms() > at_ms) {
             wake_ms = std::min(wake_ms, found->second.start_unix_ms());
             return fmt::format("its reservation {} begins in {}", name, human_duration(static_cast<double>(found->second.start_unix_ms() - at_ms) / 1000));
         }
     }
-    if (!job.dependency) return {};
+    if (!job.dependency || !job.attempts.empty()) return {};  // it was met once
     std::string open;
     bool all_never = true;
     bool one_never = false;
@@ -183,10 +240,7 @@ std::string Brain::State::what_it_awaits(const Job& job, std::int64_t at_ms, std
         bool never = false;
         std::string why;
         if (term.after == After::Singleton) {
-            for (const auto& [id, other] : facts.jobs) {
-                if (id >= job.id) break;
-                if (other.user == job.user && other.spec.name() == job.spec.name() && !is_ended(other.state)) why = fmt::format("job {} of the same name has not ended", id);
-            }
+            if (const std::uint64_t first = first_of_name(job); first < job.id) why = fmt::format("job {} of the same name has not ended", first);
         } else {
             why = unmet(term, job, at_ms, never, wake_ms);
         }

@@ -36,10 +36,13 @@ double Brain::State::price_of(const Job& job, std::int64_t until_ms) const {
         const std::int64_t end_ms = attempt.let_go_ms != 0 ? attempt.let_go_ms : until_ms;
         const double hours = static_cast<double>(std::max<std::int64_t>(0, end_ms - attempt.reserved_ms)) / 3'600'000;
         const auto price_of_node = [&](const std::string& name) -> const CardModel* {
-            const auto described = options.fleet.nodes.find(name);
-            if (described == options.fleet.nodes.end()) return nullptr;
-            const auto model = options.fleet.models.find(described->second.card_model);
-            return model == options.fleet.models.end() ? nullptr : &model->second;
+            const auto number = nodes_in_order().numbers.find(name);
+            if (number == nodes_in_order().numbers.end()) return nullptr;
+            const std::string& reported = nodes_in_order().traits[number->second].card_model;
+            for (const auto& [model, described] : options.fleet.models) {
+                if (is_model(model, reported)) return &described;
+            }
+            return nullptr;
         };
         for (const Part& part : attempt.parts) {
             const CardModel* model = price_of_node(part.place.node());

@@ -25,10 +25,10 @@ std::string Brain::State::wrong_with(const proto::Reservation& one) const {
     if (!is_name(one.name())) return fmt::format("reserve '{}': a name has 1 to 64 letters, digits and . _ -", one.name());
     if (one.nodes().empty()) return "--nodes: name the nodes to reserve";
     for (const std::string& name : one.nodes()) {
-        if (facts.node(name) == nullptr) return fmt::format("--nodes: there is no node {}", name);
+        if (facts.node(name) == nullptr) return fmt::format("--nodes: there is no node {}; gangline nodes lists them", name);
     }
     if (one.end_unix_ms() <= one.start_unix_ms() || one.end_unix_ms() <= now.unix_ms) return fmt::format("--duration: it would be over at {} already", iso_time(one.end_unix_ms()));
-    if (one.end_unix_ms() - one.start_unix_ms() > kLongestMs) return "--duration: at most a year";
+    if (one.end_unix_ms() - one.start_unix_ms() > kLongestMs) return fmt::format("--duration: {} days are too long; at most 366 are taken", (one.end_unix_ms() - one.start_unix_ms()) / 86'400'000);
     if (one.maintenance() != (one.users().empty() && one.teams().empty())) return "either --users, --teams or --maintenance says for whom the nodes are kept";
     for (const std::string& team : one.teams()) {
         if (options.fleet.teams.count(team) == 0) return fmt::format("--teams: the cluster file has no team {}", team);
@@ -48,7 +48,7 @@ void Brain::State::set_reservation(const FromUser& event) {
     const std::string& name = request.reservation().name();
     proto::Record record_set;
     if (request.end()) {
-        if (facts.reservations.count(name) == 0) return reply(event, proto::REFUSED, fmt::format("there is no reservation {}", name));
+        if (facts.reservations.count(name) == 0) return reply(event, proto::REFUSED, fmt::format("there is no reservation {}; gangline reservations lists them", name));
         record_set.mutable_reservation_ended()->set_name(name);
         record_set.mutable_reservation_ended()->set_who(event.who.user);
         record(std::move(record_set));
@@ -56,7 +56,7 @@ void Brain::State::set_reservation(const FromUser& event) {
         return reply(event, proto::OK, fmt::format("reservation {} has ended", name));
     }
     if (const std::string wrong = wrong_with(request.reservation()); !wrong.empty()) return reply(event, proto::USAGE, wrong);
-    if (facts.reservations.size() >= kMostReservations) return reply(event, proto::REFUSED, fmt::format("there are {} reservations; end some", kMostReservations));
+    if (facts.reservations.size() >= kMostReservations && !facts.reservations.contains(name)) return reply(event, proto::REFUSED, fmt::format("there are {} reservations, and no more are taken: end some (gangline unreserve NAME)", kMostReservations));
     proto::Reservation& body = *record_set.mutable_reservation_set()->mutable_reservation();
     body = request.reservation();
     body.set_set_by(event.who.user);

@@ -116,11 +116,12 @@ Ms Brain::State::end_if_started(const Job& job) const {
     return left_ms ? now.unix_ms + *left_ms + to_ms(grace_of(job)) : kNever;
 }
 
-bool Brain::State::is_reserved_from(const Job& job, const std::string& node) const {
-    const Ms end = end_if_started(job);
+bool Brain::State::is_reserved_from(const Job& job, const std::string& node) const { return is_reserved_from(job, node, end_if_started(job)); }
+
+bool Brain::State::is_reserved_from(const Job& job, const std::string& node, Ms end) const {
     return std::any_of(facts.reservations.begin(), facts.reservations.end(), [&](const auto& entry) {
         const proto::Reservation& one = entry.second;
-        const bool its_own = !one.maintenance() && entry.first == job.spec.reservation();
+        const bool its_own = entry.first == job.spec.reservation() && may_use(one, job.user);
         return !its_own && one.start_unix_ms() < end && one.end_unix_ms() > now.unix_ms && std::find(one.nodes().begin(), one.nodes().end(), node) != one.nodes().end();
     });
 }
@@ -212,7 +213,13 @@ Cluster Brain::State::cluster_now(const Job* without, std::vector<Ending>* runni
         const std::int64_t more_ms = std::max(expected_run_ms(job) - ran_ms, std::max(kShortestGuessMs, ran_ms / 4));
         running->push_back({id, gang, std::min(end, now.unix_ms + more_ms)});
     }
-    for (const auto& [id, shares] : spares) cluster.add({.exclusive = true}, shares, end_if_started(*facts.find(id)));
+    if (running != nullptr) spare_gangs.clear();
+    for (const auto& [id, shares] : spares) {
+        for (const Share& share : shares) {
+            const std::uint32_t gang = cluster.add({.exclusive = true}, {share}, end_if_started(*facts.find(id)));
+            if (running != nullptr) spare_gangs.emplace(id, gang);
+        }
+    }
     return cluster;
 }
 

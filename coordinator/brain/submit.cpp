@@ -96,7 +96,7 @@ std::string Brain::State::never_fits(const proto::JobSpec& spec) const {
     if (const auto gang = order.empty->place_ignoring_promises(shape_for(need.smallest()))) {
         const std::uint32_t spares = spares_wanted();
         if (spares == 0 || gang->size() + spares <= order.names.size()) return {};
-        return fmt::format("it needs {} nodes of {}, and {} are kept as spares (--spares of the coordinator)", gang->size(), order.names.size(), spares);
+        return fmt::format("it needs {} of {} nodes, and the coordinator keeps {} as spares (--spares)", gang->size(), order.names.size(), spares);
     }
     const auto its_own = facts.reservations.find(need.reservation);
     std::vector<Offer> offers;
@@ -122,11 +122,9 @@ void Brain::State::submit(const FromUser& event) {
     }
     if (const auto dependency = parse_dependency(spec.dependency())) {
         for (const DependencyTerm& term : dependency->terms) {
-            const std::vector<const Job*> named = elements(term.job);
-            const bool is_there = term.task ? std::any_of(named.begin(), named.end(), [&](const Job* one) { return one->spec.has_array() && one->spec.array().task() == *term.task; })
-                                            : !named.empty();
+            const bool is_there = term.task ? element(term.job, *term.task) != nullptr : facts.find(term.job) != nullptr || facts.arrays.contains(term.job);
             if (term.after == After::Singleton || is_there || (term.job <= facts.last_job && term.after == After::Any)) continue;
-            return reply(event, proto::REFUSED, fmt::format("--dependency {}: there is no job {}", text_of(term), term.job));
+            return reply(event, proto::REFUSED, fmt::format("--dependency {}: there is no job {}{}", text_of(term), term.job, term.task ? fmt::format("_{}", *term.task) : ""));
         }
     }
     if (!spec.reservation().empty()) {

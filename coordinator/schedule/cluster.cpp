@@ -209,6 +209,25 @@ bool Cluster::is_kept_from(const Shape& shape, std::uint32_t node, Ms from, Ms e
     });
 }
 
+Ms Cluster::longest(const Shape& shape, const Shares& shares, Ms now) const {
+    Ms until = kNever;
+    for (const Share& share : shares) {
+        const NodeState& node = nodes_[share.node];
+        const Room room = room_of(shape, node, share.ranks);
+        std::vector<Ms> starts;
+        for (const Promise& one : node.promises) starts.push_back(one.from);
+        if (!windows_.empty()) {
+            for (const Window& one : windows_[share.node]) starts.push_back(one.from);
+        }
+        for (const Ms start : starts) {  // it may end there for sure, and perhaps later
+            const Ms beyond = start + 1;
+            if (start < now || start >= until) continue;
+            if (is_kept_from(shape, share.node, now, beyond) || !keeps_promises(node, room, now, beyond)) until = start;
+        }
+    }
+    return until;
+}
+
 bool Cluster::is_large(const Shape& shape) const {
     const std::uint32_t of_node = shape.ranks_per_node * shape.cards_per_rank == 0 ? stride_ - 1 : shape.ranks_per_node * shape.cards_per_rank;
     return std::max<std::uint64_t>(shape.nodes_min, shape.least_cards() / std::max(1u, of_node)) >= kLargeGangNodes;

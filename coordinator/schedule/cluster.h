@@ -88,6 +88,8 @@ class Cluster {
     void promise(const Shape& shape, const Shares& shares, Ms from, Ms until);
     void forget_promises();
     bool has_windows() const { return !windows_.empty(); }
+    // Until when the places take such a gang from now on, as far as promises and windows let it.
+    Ms longest(const Shape& shape, const Shares& shares, Ms now) const;
     // From `from` until `until` the node takes only gangs of this reservation (none has 0).
     void keep_for(std::uint32_t node, std::uint32_t reservation, Ms from, Ms until);
 

@@ -30,7 +30,7 @@ class Film {
             const Waiting& job = input.waiting[i];
             if (plan.jobs[i].standing == Standing::Starts) {
                 run(job, plan.jobs[i].shares);
-            } else {
+            } else if (plan.jobs[i].standing != Standing::OverLimit) {  // when its team or array lets it is not reckoned
                 waiting_[job.shape].push_back(i);
             }
         }

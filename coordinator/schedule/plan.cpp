@@ -94,7 +94,10 @@ class Pass {
         const auto& avoid = input_.avoid[job.avoid];
         const Ms hole = std::clamp(cluster_.first_promise() - now_, shortest, job.limit);
         for (const Ms limit : {job.limit, hole, shortest}) {
-            if (auto shares = cluster_.place(shape, now_, after(now_, limit), avoid)) return start(job, shape, planned, std::move(*shares), limit);
+            if (auto shares = cluster_.place(shape, now_, after(now_, limit), avoid)) {
+                const Ms granted = limit == job.limit ? limit : std::clamp(cluster_.longest(shape, *shares, now_) - now_, limit, job.limit);
+                return start(job, shape, planned, std::move(*shares), granted);
+            }
             if (limit == shortest) break;
         }
         const bool may_be_later = promised_ != 0 || cluster_.has_windows();

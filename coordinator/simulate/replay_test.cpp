@@ -1,18 +1,23 @@
 #include "coordinator/simulate/replay.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "coordinator/simulate/default_phases.h"
 #include "coordinator/simulate/summary.h"
+#include "coordinator/simulate/verb.h"
 
 namespace gangline::simulate {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr double kDay = 86400;
 
@@ -174,6 +179,65 @@ TEST(Summary, TheIntervalOfAMeanIsTheNormalOne) {
     EXPECT_EQ(one.mean, 3);
     EXPECT_NEAR(one.half_width, 1.96 * std::sqrt(2.5 / 5), 1e-12);
     EXPECT_EQ(spread_of({7}).half_width, 0);
+}
+
+// What the verb answers to these words: standard output, then standard error.
+std::pair<std::string, std::string> simulate(std::vector<std::string> words) {
+    words.insert(words.begin(), "simulate");
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    simulate_main(static_cast<int>(argv.size()), argv.data());
+    std::fflush(stdout);
+    std::string out = testing::internal::GetCapturedStdout();
+    return {out, testing::internal::GetCapturedStderr()};
+}
+
+TEST(SimulateVerb, ItsHelpShowsNumbersAsPeopleWriteThem) {
+    const std::string help = simulate({"--help"}).first;
+    EXPECT_THAT(help, HasSubstr("(=0.2)"));
+    EXPECT_THAT(help, Not(HasSubstr("0000000")));
+}
+
+TEST(SimulateVerb, WarnsWhenSparesAreComparedAndNoFaultLosesANode) {
+    const std::vector<std::string> words = {"--train", "8", "--days", "2", "--faults", "50", "--spares", "2"};
+    const auto with = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), words.begin(), words.end());
+        return simulate(more).first;
+    };
+    EXPECT_THAT(with({}), HasSubstr("warning: no fault loses a node, so --spares changes nothing"));
+    EXPECT_THAT(with({}), HasSubstr("1 job runs throughout"));
+    EXPECT_THAT(with({}), Not(HasSubstr("-0.000")));
+    EXPECT_THAT(with({"--node-loss", "0.3"}), Not(HasSubstr("warning")));
+    EXPECT_THAT(with({"--rack-faults", "1"}), Not(HasSubstr("warning")));
+}
+
+TEST(SimulateVerb, ATableOfCausesMaySayYesAndNo) {
+    const std::string file = testing::TempDir() + "gangline-causes.csv";
+    const auto answer = [&](const std::string& lost) {
+        std::ofstream(file) << "cause,count,symptom_assumed,needs_node_swap_assumed\n\"card, or link\",6,crash," << lost << "\nswitch,1,hang,no\n";
+        return simulate({"--train", "8", "--days", "2", "--faults", "50", "--seeds", "2", "--causes", file, "--json"});
+    };
+    const auto swaps = [&](const std::string& lost) { return nlohmann::json::parse(answer(lost).first)["series"][0]["swaps"].get<int>(); };
+    EXPECT_GT(swaps("1"), 0);
+    for (const char* const word : {"yes", " True ", "YES"}) EXPECT_EQ(swaps(word), swaps("1")) << word;
+    for (const char* const word : {"no", "false", "0"}) EXPECT_EQ(swaps(word), 0) << word;
+    for (const char* const word : {"maybe", "2", "-1", ""}) {
+        EXPECT_THAT(answer(word).second, HasSubstr(fmt::format("gangline-causes.csv line 2, column needs_node_swap_assumed: '{}' does not say whether the node is lost: write yes, no,", word)));
+    }
+    std::remove(file.c_str());
+}
+
+TEST(SimulateVerb, DifferencesAreToldInTheUnitsOfThePage) {
+    ReplayResult first, second;
+    first.mean_wait_s = 50'000;
+    second.mean_wait_s = 2'000;
+    second.ett = 0.5;
+    const std::string text = summary_text({}, {{"easy", {first}}, {"gangline", {second}}}, {});
+    EXPECT_THAT(text, testing::ContainsRegex("mean wait in the queue +-13h 20m\n"));
+    EXPECT_THAT(text, testing::ContainsRegex("effective training time of what was held +\\+50.00 points\n"));
+    EXPECT_THAT(text, testing::ContainsRegex("from the first submit to the last end +0.0s\n"));
 }
 
 }  // namespace

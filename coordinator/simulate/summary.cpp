@@ -43,6 +43,15 @@ Spread spread(const Series& series, const Measure& measure) {
 
 std::string shown(double value, bool is_time) { return is_time ? human_duration(value) : fmt::format("{:.2f} %", 100 * value); }
 
+// Of a difference: without its sign, which is empty where nothing of it is shown.
+std::string size_of(double value, bool is_time) { return is_time ? human_duration(std::abs(value)) : fmt::format("{:.2f} points", 100 * std::abs(value)); }
+const char* sign_of(double value, bool is_time, const char* minus) { return size_of(value, is_time) == size_of(0, is_time) ? "" : value < 0 ? minus : "+"; }
+
+// One gang that trains for the whole span does not finish.
+std::string jobs_words(const ReplayOptions& options, const ReplayResult& result) {
+    return options.whole_cluster_job != 0 ? "1 job runs throughout" : fmt::format("{} of {} jobs finished", result.finished, result.jobs);
+}
+
 std::map<std::string, double> mean_causes(const Series& series) {
     std::map<std::string, double> sum;
     for (const ReplayResult& one : series.results) {
@@ -112,7 +121,7 @@ std::string table_html(const char* id, const std::vector<std::vector<std::string
     return text + "</table></div>\n";
 }
 
-std::string figures_html(const std::vector<Series>& all) {
+std::string figures_html(const ReplayOptions& options, const std::vector<Series>& all) {
     const bool several = all.front().results.size() > 1;
     std::vector<std::vector<std::string>> rows = {{several ? "mean of the seeds, 5 % to 95 % of them" : ""}};
     for (const Series& series : all) rows[0].push_back(escaped(series.name));
@@ -126,7 +135,7 @@ std::string figures_html(const std::vector<Series>& all) {
     }
     const char* which = several ? " (first seed)" : "";
     const std::pair<const char*, std::function<std::string(const ReplayResult&)>> counts[] = {
-        {"jobs finished", [](const ReplayResult& r) { return fmt::format("{} of {}", r.finished, r.jobs); }},
+        {"jobs finished", [&](const ReplayResult& r) { return options.whole_cluster_job != 0 ? "runs throughout" : fmt::format("{} of {}", r.finished, r.jobs); }},
         {"faults", [](const ReplayResult& r) { return fmt::format("{}", r.faults); }},
         {"nodes replaced", [](const ReplayResult& r) { return fmt::format("{}", r.swaps); }},
         {"shrinks", [](const ReplayResult& r) { return fmt::format("{}", r.shrinks); }}};
@@ -142,14 +151,12 @@ std::string differences_html(const std::vector<Series>& all) {
     const bool several = all.front().results.size() > 1;
     std::vector<std::vector<std::string>> rows = {{several ? "mean of the differences seed by seed, its 95 % confidence interval" : ""}};
     for (std::size_t i = 1; i < all.size(); ++i) rows[0].push_back(escaped(all[i].name));
-    const auto size = [](double value, bool is_time) { return is_time ? human_duration(std::abs(value)) : fmt::format("{:.2f} points", 100 * std::abs(value)); };
-    const auto sign = [&](double value, bool is_time) { return size(value, is_time) == size(0, is_time) ? "" : value < 0 ? "&minus;" : "+"; };
     for (const Measure& measure : measures()) {
         rows.push_back({escaped(measure.words)});
         for (std::size_t i = 1; i < all.size(); ++i) {
             const Spread one = difference(all[0], all[i], measure);
-            rows.back().push_back(sign(one.mean, measure.is_time) + size(one.mean, measure.is_time));
-            if (several) rows.back().back() += "<small>&plusmn; " + size(one.half_width, measure.is_time) + "</small>";
+            rows.back().push_back(sign_of(one.mean, measure.is_time, "&minus;") + size_of(one.mean, measure.is_time));
+            if (several) rows.back().back() += "<small>&plusmn; " + size_of(one.half_width, measure.is_time) + "</small>";
         }
     }
     return fmt::format("<h2>Difference to {}</h2>{}", escaped(all[0].name), table_html("differences", rows));
@@ -273,8 +280,8 @@ std::string summary_text(const ReplayOptions& options, const std::vector<Series>
     std::string text;
     for (const Series& series : all) {
         const ReplayResult& first = series.results.front();
-        text += fmt::format("{}: {} nodes of {} cards, {} of {} jobs finished, {} faults, {} nodes replaced, {} shrinks, {} {}\n", series.name, options.nodes,
-                            options.cards_per_node, first.finished, first.jobs, first.faults, first.swaps, first.shrinks, series.results.size(),
+        text += fmt::format("{}: {} nodes of {} cards, {}, {} faults, {} nodes replaced, {} shrinks, {} {}\n", series.name, options.nodes,
+                            options.cards_per_node, jobs_words(options, first), first.faults, first.swaps, first.shrinks, series.results.size(),
                             series.results.size() == 1 ? "seed" : "seeds");
         for (const Measure& measure : measures()) {
             const Spread one = spread(series, measure);
@@ -290,7 +297,7 @@ std::string summary_text(const ReplayOptions& options, const std::vector<Series>
         for (const auto& [name, card_s] : causes) order.emplace_back(card_s, name);
         std::sort(order.rbegin(), order.rend());
         for (const auto& [card_s, name] : order) {
-            if (std::abs(card_s) > 1e-6 * sum) text += fmt::format("    {:<20} {:8.3f} %\n", name, 100 * card_s / sum);
+            if (std::abs(card_s) >= 5e-6 * sum) text += fmt::format("    {:<20} {:8.3f} %\n", name, 100 * card_s / sum);    // what would be 0.000 is left out
         }
         if (first.sizes.size() > 1) {
             text += "  mean wait by cards:";
@@ -302,12 +309,11 @@ std::string summary_text(const ReplayOptions& options, const std::vector<Series>
         text += fmt::format("{} instead of {}\n", all[i].name, all[0].name);
         for (const Measure& measure : measures()) {
             const Spread one = difference(all[0], all[i], measure);
-            const double factor = measure.is_time ? 1 : 100;
-            text += fmt::format("  {:<52} {:>+12.3f} {}", measure.words, factor * one.mean, measure.is_time ? "s" : "points");
-            text += all[i].results.size() > 1 ? fmt::format(" +- {:.3f}\n", factor * one.half_width) : "\n";
+            text += fmt::format("  {:<52} {:>12}", measure.words, sign_of(one.mean, measure.is_time, "-") + size_of(one.mean, measure.is_time));
+            text += all[i].results.size() > 1 ? fmt::format(" +- {}\n", size_of(one.half_width, measure.is_time)) : "\n";
         }
     }
-    for (const std::string& note : notes) text += "  note: " + note + "\n";
+    for (const std::string& note : notes) text += (note.starts_with("warning: ") ? "  " : "  note: ") + note + "\n";
     return text;
 }
 
@@ -324,7 +330,7 @@ std::string summary_html(const ReplayOptions& options, const std::vector<Series>
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
         "<title>gangline simulate</title><style>{}</style></head><body><h1>gangline simulate</h1>\n<p>{} nodes of {} cards, {} {}</p>\n",
         kStyle, options.nodes, options.cards_per_node, seeds, seeds == 1 ? "seed" : "seeds");
-    page += figures_html(all) + differences_html(all);
+    page += figures_html(options, all) + differences_html(all);
     page += plot_html("used", fmt::format("Cards held over time{}", which));
     page += plot_html("lost", "Where the card-seconds went, without useful and free ones");
     page += plot_html("waits", fmt::format("Mean wait by size of job{}", which));

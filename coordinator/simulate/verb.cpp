@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
+#include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -28,6 +31,7 @@ struct Options {
     std::string policy = "gangline";
     std::string compare;
     std::string causes;
+    double node_loss = 0;
     std::string repairs;
     double repair_hours = 24;
     std::string phases;
@@ -39,6 +43,9 @@ struct Options {
     bool json = false;
     bool help = false;
 };
+
+// A number whose default is shown as people write it.
+auto* decimal(double& value, const char* name) { return po::value(&value)->value_name(name)->default_value(value, fmt::format("{}", value)); }
 
 po::options_description describe(Options& o) {
     po::options_description all("gangline simulate: a cluster, its jobs and its faults on virtual time, with the real scheduler");
@@ -53,20 +60,21 @@ po::options_description describe(Options& o) {
         ("racks-per-block", po::value(&o.replay.racks_per_block)->value_name("N")->default_value(o.replay.racks_per_block), "")
         ("policy", po::value(&o.policy)->value_name("NAME")->default_value(o.policy), "gangline, easy, bestfit or fifo")
         ("compare", po::value(&o.compare)->value_name("A,B"), "several policies on the same seeds, and the difference to the first")
-        ("limit-factor", po::value(&o.replay.limit_factor)->value_name("F")->default_value(o.replay.limit_factor), "time limit / run time where the trace has no limit")
-        ("faults", po::value(&o.replay.faults_per_1000_node_days)->value_name("R")->default_value(0), "per 1000 node-days")
-        ("causes", po::value(&o.causes)->value_name("FILE"), "cause,count,symptom_assumed,needs_node_swap_assumed (default: crashes, no node lost)")
+        ("limit-factor", decimal(o.replay.limit_factor, "F"), "time limit / run time where the trace has no limit")
+        ("faults", decimal(o.replay.faults_per_1000_node_days, "R"), "per 1000 node-days")
+        ("causes", po::value(&o.causes)->value_name("FILE"), "cause,count,symptom_assumed,needs_node_swap_assumed (0 to 1, yes or no; default: crashes, no node lost)")
+        ("node-loss", decimal(o.node_loss, "P"), "without --causes: so much of the faults take the node down, 0 to 1; spares are for these")
         ("repairs", po::value(&o.repairs)->value_name("FILE"), "repair times drawn from a fault trace (node,event_time_days,event,...,desc)")
-        ("repair-hours", po::value(&o.repair_hours)->value_name("H")->default_value(o.repair_hours), "else: mean of an exponential")
+        ("repair-hours", decimal(o.repair_hours, "H"), "else: mean of an exponential")
         ("lemons", po::value(&o.lemons)->value_name("NODES:FAULTS"), "part of the nodes that has part of the faults, as 0.05:0.24")
-        ("rack-faults", po::value(&o.replay.rack_faults_per_rack_year)->value_name("R")->default_value(0), "of a whole rack at once, per rack and year")
-        ("snapshot-every", po::value(&o.replay.memory_every_s)->value_name("S")->default_value(o.replay.memory_every_s), "seconds between snapshots in memory")
-        ("snapshot-stall", po::value(&o.replay.memory_stall_s)->value_name("S")->default_value(o.replay.memory_stall_s), "seconds that each stops the gang")
+        ("rack-faults", decimal(o.replay.rack_faults_per_rack_year, "R"), "of a whole rack at once, per rack and year")
+        ("snapshot-every", decimal(o.replay.memory_every_s, "S"), "seconds between snapshots in memory")
+        ("snapshot-stall", decimal(o.replay.memory_stall_s, "S"), "seconds that each stops the gang")
         ("elastic", po::bool_switch(&o.replay.elastic), "without a node to replace, go on with fewer")
         ("phases", po::value(&o.phases)->value_name("FILE"), "seconds of the phases of recovery (default: docs/simulator/phases.json)")
         ("seeds", po::value(&o.seeds)->value_name("N")->default_value(o.seeds), "runs, each with its own chance")
         ("seed", po::value(&o.replay.seed)->value_name("N")->default_value(o.replay.seed), "the first")
-        ("jitter", po::value(&o.jitter_s)->value_name("S")->default_value(o.jitter_s), "with several seeds: submit times are moved by up to so much")
+        ("jitter", decimal(o.jitter_s, "S"), "with several seeds: submit times are moved by up to so much")
         ("html", po::value(&o.html)->value_name("FILE"), "write a page with plots")
         ("chart-js", po::value(&o.chart_js)->value_name("FILE")->default_value(o.chart_js), "Chart.js, for --html (package libjs-chart.js)")
         ("json", po::bool_switch(&o.json), "answer in JSON")
@@ -77,7 +85,7 @@ po::options_description describe(Options& o) {
 constexpr const char* kExamples =
     "\nExamples:\n"
     "  Which policy for our jobs?       gangline simulate --trace jobs.csv --nodes 64 --compare easy,gangline --seeds 10\n"
-    "  Three spares or six?             gangline simulate --train 256 --days 30 --faults 4.2 --spares 3 --seeds 20\n"
+    "  Three spares or six?             gangline simulate --train 256 --days 30 --faults 4.2 --node-loss 0.3 --repair-hours 72 --spares 3 --seeds 20\n"
     "  Save every minute or every ten?  gangline simulate --train 256 --days 30 --faults 4.2 --snapshot-every 600 --seeds 20\n"
     "Traces of your own: sacct -aXP -S 2026-01-01 -o JobID,User,Account,Submit,ElapsedRaw,TimelimitRaw,AllocTRES,NNodes,State > jobs.csv\n";
 
@@ -105,13 +113,14 @@ Result<void> check(const Options& o) {
         double most;
     };
     const Range ranges[] = {{"--days", o.days, 0, 36500}, {"--limit-factor", o.replay.limit_factor, 1, 1e6}, {"--faults", o.replay.faults_per_1000_node_days, 0, 1e5},
-                            {"--repair-hours", o.repair_hours, 0.01, 1e6}, {"--snapshot-every", o.replay.memory_every_s, 0, 1e9}, {"--snapshot-stall", o.replay.memory_stall_s, 0, 1e6},
+                            {"--node-loss", o.node_loss, 0, 1}, {"--repair-hours", o.repair_hours, 0.01, 1e6}, {"--snapshot-every", o.replay.memory_every_s, 0, 1e9}, {"--snapshot-stall", o.replay.memory_stall_s, 0, 1e6},
                             {"--rack-faults", o.replay.rack_faults_per_rack_year, 0, 1e4}, {"--jitter", o.jitter_s, 0, 1e9}, {"--seeds", static_cast<double>(o.seeds), 1, 10000},
                             {"--nodes-per-rack", static_cast<double>(o.replay.nodes_per_rack), 1, 1e5}, {"--racks-per-block", static_cast<double>(o.replay.racks_per_block), 1, 1e5}};
     for (const Range& range : ranges) {
         if (!(range.value >= range.least && range.value <= range.most)) return wrong(fmt::format("{} {}: {} to {} are accepted", range.option, range.value, range.least, range.most));
     }
     if (o.trace.empty() == (o.replay.whole_cluster_job == 0)) return wrong("give either --trace FILE or --train NODES");
+    if (!o.causes.empty() && o.node_loss > 0) return wrong("--node-loss and --causes: leave one out; the file's last column says which causes cost a node");
     if (o.replay.whole_cluster_job != 0 && o.days == 0) return wrong("--train: say for how long: --days D");
     return {};
 }
@@ -120,6 +129,72 @@ Result<std::string> read(const std::string& option, const std::string& path) {
     auto text = read_file(path, kMostFile);
     if (!text) return wrong(fmt::format("{} {}: {}", option, path, text.error().message));
     return text;
+}
+
+// The cells of a CSV line, quotes and blanks around them as they are.
+std::vector<std::string> cells_of(std::string_view line) {
+    std::vector<std::string> cells(1);
+    bool quoted = false;
+    for (const char c : line) {
+        if (c == '"') quoted = !quoted;
+        if (c == ',' && !quoted) {
+            cells.emplace_back();
+        } else {
+            cells.back() += c;
+        }
+    }
+    return cells;
+}
+
+// A share as people write it; empty where it is none.
+std::string share_word(std::string_view cell) {
+    std::string word;
+    for (const char c : trim(cell)) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (word == "yes" || word == "true") return "1";
+    if (word == "no" || word == "false") return "0";
+    double share = -1;
+    const auto parsed = std::from_chars(word.data(), word.data() + word.size(), share);
+    return parsed.ec == std::errc() && parsed.ptr == word.data() + word.size() && share >= 0 && share <= 1 ? word : "";
+}
+
+// The table of causes with numbers where yes and no were written. Errors: by line and value.
+Result<std::string> with_shares(const std::string& text, const std::string& path) {
+    constexpr std::string_view kColumn = "needs_node_swap_assumed";
+    std::vector<std::string> lines = split(text, '\n');
+    const std::vector<std::string> head = cells_of(trim(lines.front()));
+    const auto column = static_cast<std::size_t>(std::find_if(head.begin(), head.end(), [&](const std::string& cell) { return trim(cell) == kColumn; }) - head.begin());
+    for (std::size_t i = 1; column < head.size() && i < lines.size(); ++i) {
+        std::vector<std::string> cells = cells_of(trim(lines[i]));
+        if (cells.size() != head.size()) continue;      // told by who reads the table
+        const std::string share = share_word(cells[column]);
+        if (share.empty()) {
+            return wrong(fmt::format("--causes: {} line {}, column {}: '{}' does not say whether the node is lost: write yes, no, or a part of these faults from 0 to 1", path, i + 1, kColumn,
+                                     cells[column]));
+        }
+        cells[column] = share;
+        lines[i] = fmt::format("{}", fmt::join(cells, ","));
+    }
+    return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+Result<void> load_causes(Options& o, std::vector<std::string>& notes) {
+    if (!o.causes.empty()) {
+        const auto text = read("--causes", o.causes);
+        if (!text) return text.error();
+        const auto table = with_shares(*text, o.causes);
+        if (!table) return table.error();
+        auto causes = read_failure_causes(*table, o.causes);
+        if (!causes) return wrong("--causes: " + causes.error().message);
+        o.replay.causes = *causes;
+    } else if (o.node_loss > 0) {
+        o.replay.causes = {{"crash", 1 - o.node_loss, "crash", 0}, {"node lost", o.node_loss, "node_down", 1}};
+        notes.push_back(fmt::format("faults: {:.4g} % take the node down, the others are crashes (--node-loss)", 100 * o.node_loss));
+    }
+    const bool loses_nodes = o.replay.rack_faults_per_rack_year > 0 ||
+                             (o.replay.faults_per_1000_node_days > 0 &&
+                              std::any_of(o.replay.causes.begin(), o.replay.causes.end(), [](const FailureCause& one) { return one.count > 0 && one.swap_share > 0; }));
+    if (o.spares > 0 && !loses_nodes) notes.emplace_back("warning: no fault loses a node, so --spares changes nothing: give --faults with --node-loss or --causes, or --rack-faults");
+    return {};
 }
 
 // Files into options. Notes for the report go to `notes`.
@@ -134,13 +209,7 @@ Result<std::vector<TraceJob>> load(Options& o, std::vector<std::string>& notes) 
     if (!parsed) return wrong("--phases: " + parsed.error().message);
     o.replay.phases = *parsed;
     notes.push_back("phases of recovery: " + (o.phases.empty() ? std::string("docs/simulator/phases.json (measured and assumed figures, with their sources)") : o.phases));
-    if (!o.causes.empty()) {
-        const auto text = read("--causes", o.causes);
-        if (!text) return text.error();
-        auto causes = read_failure_causes(*text, o.causes);
-        if (!causes) return wrong("--causes: " + causes.error().message);
-        o.replay.causes = *causes;
-    }
+    if (auto good = load_causes(o, notes); !good) return good.error();
     if (!o.repairs.empty()) {
         const auto text = read("--repairs", o.repairs);
         if (!text) return text.error();

@@ -39,7 +39,7 @@ proto::ClusterReport some_report() {
 }
 
 TEST(ClusterReport, TellsThePeriodTheCausesAndTheAccounts) {
-    const std::string text = cluster_report_text(some_report(), {});
+    const std::string text = cluster_report_text(some_report(), {}, {});
     EXPECT_THAT(text, HasSubstr("The cluster from 1970-01-01T00:00:00Z to 1970-01-01T01:00:00Z: 200.00 card-hours owned\n"));
     EXPECT_THAT(text, HasSubstr("held by jobs 75.0 %, useful 60.0 %\n"));
     EXPECT_THAT(text, HasSubstr("compute      100.00    50.0 %  ###############..............."));
@@ -56,7 +56,7 @@ TEST(ClusterReport, TellsTheCostWherePricesAreNamed) {
     proto::ClusterReport report = some_report();
     report.mutable_users(0)->set_cost(375.5);
     report.set_currency("EUR");
-    const std::string text = cluster_report_text(report, {});
+    const std::string text = cluster_report_text(report, {}, {});
     EXPECT_THAT(text, HasSubstr("USEFUL        COST\n"));
     EXPECT_THAT(text, HasSubstr("375.50 EUR\n"));
 }
@@ -64,7 +64,7 @@ TEST(ClusterReport, TellsTheCostWherePricesAreNamed) {
 TEST(ClusterReport, OfASmallClusterHasMoreDigitsAndOfNothingNoTables) {
     proto::ClusterReport report;
     report.set_owned_card_s(36);
-    const std::string text = cluster_report_text(report, {});
+    const std::string text = cluster_report_text(report, {}, {});
     EXPECT_THAT(text, HasSubstr("0.0100 card-hours owned"));
     EXPECT_THAT(text, Not(HasSubstr("CARD-HOURS")));
 }
@@ -74,10 +74,47 @@ TEST(ClusterReport, FitsANarrowWindow) {
     report.mutable_causes(0)->set_words("useful: computing steps of the final history");
     report.mutable_users(0)->set_name("somebody-with-a-name-that-is-rather-long-for-a-name");
     bool in_tables = false;
-    for (const std::string& line : split(cluster_report_text(report, {false, false, 80}), '\n')) {
+    for (const std::string& line : split(cluster_report_text(report, {}, {false, false, 80}), '\n')) {
         in_tables = in_tables || line.starts_with("Where");
         EXPECT_TRUE(!in_tables || line.size() <= 80U) << line;
     }
+}
+
+TEST(ClusterReport, TellsWhatAllUsersCostToWhoSeesAllOfThem) {
+    proto::ClusterReport report = some_report();
+    report.mutable_users(0)->set_cost(375.5);
+    *report.add_users() = report.users(0);
+    report.set_currency("EUR");
+    EXPECT_THAT(cluster_report_text(report, {true, "olga", "", 0}, {}), HasSubstr("  all users: 751.00 EUR\n"));
+    EXPECT_THAT(cluster_report_text(report, {false, "alice", "", 0}, {}), Not(HasSubstr("all users")));
+    EXPECT_THAT(cluster_report_text(report, {true, "olga", "alice", 0}, {}), Not(HasSubstr("all users")));
+}
+
+TEST(ClusterReport, SaysHowManyJobsWereLeftOut) {
+    EXPECT_THAT(cluster_report_text(some_report(), {}, {}), Not(HasSubstr("more")));
+    EXPECT_THAT(cluster_report_text(some_report(), {true, "olga", "", 7}, {}), HasSubstr("  ... and 7 more, smaller ones\n"));
+}
+
+TEST(ClusterReport, OfAUserWithoutUseSaysWhy) {
+    proto::ClusterReport report = some_report();
+    report.clear_users();
+    EXPECT_THAT(cluster_report_text(report, {true, "olga", "ben", 0}, {}), HasSubstr("ben has used nothing, or is not known here\n"));
+    EXPECT_THAT(cluster_report_text(report, {false, "ben", "ben", 0}, {}), HasSubstr("ben has used nothing"));
+    EXPECT_THAT(cluster_report_text(report, {false, "alice", "ben", 0}, {}), HasSubstr("The use of ben is shown to operators, and to ben alone\n"));
+}
+
+TEST(ClusterReport, SaysWhyNothingIsUsefulAndDrawsNoBarOfNothing) {
+    proto::ClusterReport report;
+    report.set_owned_card_s(100 * 3600);
+    report.set_allocated(0.5);
+    add_cause(*report.mutable_causes(), "other", 49.7);
+    add_cause(*report.mutable_causes(), "join", 0.3);
+    add_cause(*report.mutable_causes(), "restore", 0.0001);
+    const std::string text = cluster_report_text(report, {}, {});
+    EXPECT_THAT(text, HasSubstr("useful 0.0 %: programs report no steps\n"));
+    EXPECT_THAT(text, HasSubstr("0.30     0.3 %  .............................."));
+    EXPECT_THAT(text, HasSubstr("restore           -     0.0 %"));
+    EXPECT_THAT(cluster_report_text(some_report(), {}, {}), Not(HasSubstr("no steps")));
 }
 
 TEST(Report, TellsTheCostOfAJobWherePricesAreNamed) {

@@ -174,7 +174,26 @@ Result<void> check_folder(const proto::JobSpec& spec) {
     return Error{Code::InvalidArgument, fmt::format("--chdir: {} is not a folder", spec.cwd())};
 }
 
+// The node that writes may have another disk, or the job's script may make the folder: said, not refused.
+void warn_of_missing_folders(const proto::JobSpec& spec, std::vector<std::string>& warnings) {
+    const std::string output = missing_folder(spec.output(), spec.cwd()), error = missing_folder(spec.error(), spec.cwd());
+    const auto say_missing = [&](const char* option, const std::string& folder) {
+        warnings.push_back(fmt::format("--{}: there is no folder {} on this machine: the job cannot start on a node that has none either",
+                                       option, folder));
+    };
+    if (!output.empty()) say_missing("output", output);
+    if (!error.empty() && error != output) say_missing("error", error);
+}
+
 }  // namespace
+
+std::string missing_folder(const std::string& pattern, const std::string& cwd) {
+    const std::string known = pattern.substr(0, pattern.find('%'));
+    const std::size_t slash = known.rfind('/');
+    if (slash == std::string::npos || slash == 0) return {};
+    const std::string folder = known.starts_with('/') ? known.substr(0, slash) : cwd + "/" + known.substr(0, slash);
+    return is_folder(folder) ? "" : folder;
+}
 
 bool flag_of(const JobRequest& request, const char* name) { return request.options.has(name); }
 
@@ -223,6 +242,7 @@ Result<JobRequest> read_job_request(const Line& line, Where where) {
         if (where == Where::ThisMachine) return good.error();
         request.warnings.push_back(good.error().message + " on this machine");
     }
+    warn_of_missing_folders(request.spec, request.warnings);
     request.spec.set_idempotency_key(random_hex(16));
     return request;
 }

@@ -22,6 +22,9 @@ enum class Where { ThisMachine, Elsewhere };   // elsewhere a program may exist 
 // Errors: InvalidArgument, naming option or file.
 Result<JobRequest> read_job_request(const Line& line, Where where);
 
+// The folder of an output pattern, as far as no %letter stands in it, where this machine has none; else empty.
+std::string missing_folder(const std::string& pattern, const std::string& cwd);
+
 // --test-only: asks whether the cluster would take the job, says so; nothing is submitted. Returns the exit code.
 int check_only(const Line& line, Client& client, const JobRequest& request);
 

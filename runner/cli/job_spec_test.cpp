@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/process.h"
+#include "runner/cli/job_request.h"
+#include "runner/cli/parts.h"
+
 namespace gangline::runner {
 namespace {
 
@@ -296,6 +300,34 @@ TEST(ExportedEnvironment, AJobSubmittedInsideAJobDoesNotInheritItsPlace) {
     for (const char* const name : {"GANGLINE_MARK", "RANK", "PMIX_RANK", "SLURM_JOB_ID", "GANGLINE_RESTORE_STEP"}) {
         EXPECT_EQ(value_in(*all, name), "(unset)") << name;
     }
+}
+
+TEST(JobRequest, AFolderThatIsNotThereIsFoundAsFarAsItsNameIsKnown) {
+    const std::string here = testing::TempDir() + "gangline-output-" + random_hex(4);
+    ASSERT_TRUE(make_folders(here + "/logs").ok());
+    for (const char* const good : {"", "%j.out", "logs/%x-%j.out", "logs/%x/out", "%x/out", "/dev/null", "/x.out"}) EXPECT_EQ(missing_folder(good, here), "") << good;
+    EXPECT_EQ(missing_folder(here + "/logs/a.out", "/"), "");
+    EXPECT_EQ(missing_folder("log/%j.out", here), here + "/log");
+    EXPECT_EQ(missing_folder("logs/day/%j/out", here), here + "/logs/day");
+    EXPECT_TRUE(remove_tree(here).ok());
+}
+
+TEST(LocalCluster, GivesItsClusterFileToTheCoordinatorAlsoWhenItIsStartedAgain) {
+    LocalClusterPlan plan;
+    plan.folder = testing::TempDir() + "gangline-plan-" + random_hex(4);
+    ASSERT_TRUE(make_folders(plan.folder).ok());
+    plan.cluster = "local-1";
+    plan.users_endpoint = plan.nodes_endpoint = "tcp://127.0.0.1:1";
+    plan.coordinator_key = std::string(40, 'k');
+    plan.nodes = {{"n0", 4}};
+    const auto words = [&](const LocalClusterPlan& one) { return parts_of(one, false).front().argv; };
+    EXPECT_THAT(words(plan), testing::Not(testing::Contains("--cluster-file")));
+    plan.description = "/etc/gangline/cluster.toml";
+    ASSERT_TRUE(write_plan(plan).ok());
+    const auto kept = read_plan(plan.folder);
+    ASSERT_TRUE(kept.ok());
+    EXPECT_THAT(words(*kept), testing::IsSupersetOf({"--cluster-file", "/etc/gangline/cluster.toml"}));
+    EXPECT_TRUE(remove_tree(plan.folder).ok());
 }
 
 }  // namespace

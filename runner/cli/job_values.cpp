@@ -78,10 +78,14 @@ Result<NodeRange> parse_node_range(const Given& given) {
     step.value = given.value.substr(colon + 1);
     const std::int64_t span = range.most - range.least;
     if (span == 0) return bad_value(given, fmt::format("'{}' has a step but one size: leave out :{}", given.value, step.value));
-    const auto size = whole_number(step, 1, span);
+    const auto size = whole_number(step, 1, kMostRanks);
     if (!size) {
-        return bad_value(given, fmt::format("'{}' is not a step from {} to {}: write a whole number from 1 to {}", step.value,
-                                            range.least, range.most, span));
+        return bad_value(given, fmt::format("'{}' is not a step: write how many nodes are added at a time ({}-{}:1), or leave out :{}", step.value,
+                                            range.least, range.most, step.value));
+    }
+    if (*size > span) {
+        return bad_value(given, fmt::format("a step of {} from {} goes beyond {}: write {}-{}, or {}-{}:{}", *size, range.least, range.most,
+                                            range.least, range.most, range.least, range.least + *size, *size));
     }
     if (span % *size != 0) {
         const std::int64_t below = range.most - span % *size;

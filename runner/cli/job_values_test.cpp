@@ -33,9 +33,10 @@ TEST(NodeRange, OtherWordsNameOptionAndForms) {
 
 TEST(NodeRange, AStepLeadsFromTheLeastToTheMost) {
     EXPECT_EQ(words_of_nodes("2-8:4"), "--nodes: steps of 4 from 2 do not lead to 8: write 2-6:4 or 2-10:4");
-    EXPECT_EQ(words_of_nodes("2-8:7"), "--nodes: '7' is not a step from 2 to 8: write a whole number from 1 to 6");
-    EXPECT_EQ(words_of_nodes("2-8:0"), "--nodes: '0' is not a step from 2 to 8: write a whole number from 1 to 6");
-    EXPECT_EQ(words_of_nodes("2-8:"), "--nodes: '' is not a step from 2 to 8: write a whole number from 1 to 6");
+    EXPECT_EQ(words_of_nodes("2-8:7"), "--nodes: a step of 7 from 2 goes beyond 8: write 2-8, or 2-9:7");
+    EXPECT_EQ(words_of_nodes("2-8:0"), "--nodes: '0' is not a step: write how many nodes are added at a time (2-8:1), or leave out :0");
+    EXPECT_EQ(words_of_nodes("2-8:"), "--nodes: '' is not a step: write how many nodes are added at a time (2-8:1), or leave out :");
+    EXPECT_EQ(words_of_nodes("2-3:2"), "--nodes: a step of 2 from 2 goes beyond 3: write 2-3, or 2-4:2");
     EXPECT_EQ(words_of_nodes("4-4:1"), "--nodes: '4-4:1' has a step but one size: leave out :1");
 }
 

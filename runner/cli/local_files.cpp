@@ -61,6 +61,7 @@ Result<void> write_plan(const LocalClusterPlan& plan) {
                            {"agents", plan.nodes_endpoint},
                            {"key", plan.coordinator_key},
                            {"checkpoint_root", plan.checkpoint_root},
+                           {"cluster_file", plan.description},
                            {"first_job", plan.first_job},
                            {"nodes", nodes}};
     return write_file_atomically(cluster_file(plan.folder), document.dump(2) + "\n", 0600);
@@ -84,6 +85,7 @@ Result<LocalClusterPlan> read_plan(const std::string& folder) {
     plan.nodes_endpoint = word("agents");
     plan.coordinator_key = word("key");
     plan.checkpoint_root = word("checkpoint_root");
+    plan.description = word("cluster_file");
     if (document.is_object() && document.contains("first_job") && document["first_job"].is_number_unsigned()) plan.first_job = document["first_job"];
     bool good = !plan.cluster.empty() && !plan.users_endpoint.empty() && !plan.nodes_endpoint.empty() &&
                 plan.coordinator_key.size() == 40 && document.contains("nodes") && document["nodes"].is_array();

@@ -36,6 +36,7 @@ struct LocalClusterPlan {
     std::string nodes_endpoint;
     std::string coordinator_key;             // public, Z85
     std::string checkpoint_root;
+    std::string description;                 // a cluster.toml for the coordinator, absolute; empty: none
     std::uint64_t first_job = 1;             // numbers go on from the cluster before, so that no output file is written twice
     std::vector<LocalNode> nodes;
 };

@@ -83,6 +83,7 @@ std::vector<Part> parts_of(const LocalClusterPlan& plan, bool lifeline) {
                       plan.users_endpoint, "--listen-nodes", plan.nodes_endpoint, "--authorised",
                       folder + "/coordinator/authorised", "--checkpoint-root", plan.checkpoint_root,
                       "--first-job", std::to_string(plan.first_job)}});
+    if (!plan.description.empty()) parts.back().argv.insert(parts.back().argv.end(), {"--cluster-file", plan.description});
     for (const LocalNode& node : plan.nodes) {
         parts.push_back({node.name,
                          {"agent", "--coordinator", plan.nodes_endpoint, "--coordinator-key", plan.coordinator_key,

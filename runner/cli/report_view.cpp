@@ -15,9 +15,7 @@ namespace {
 constexpr std::size_t kBar = 30;
 
 std::string bar(double share) {
-    const double filled = std::clamp(share, 0.0, 1.0) * static_cast<double>(kBar);
-    std::size_t full = static_cast<std::size_t>(std::lround(filled));
-    if (full == 0 && share > 0.001) full = 1;
+    const auto full = static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(kBar)));
     return std::string(full, '#') + std::string(kBar - full, '.');
 }
 
@@ -32,13 +30,15 @@ std::string cost_text(double cost, const std::string& currency) {
 // Small clusters need the digits.
 std::string card_hours(double card_s, double owned_card_s) {
     const double hours = owned_card_s / 3600;
-    return fmt::format("{:.{}f}", card_s / 3600, hours >= 1000 ? 0 : hours >= 1 ? 2 : 4);
+    const std::string text = fmt::format("{:.{}f}", card_s / 3600, hours >= 1000 ? 0 : hours >= 1 ? 2 : 4);
+    return text.find_first_of("123456789") == std::string::npos ? "-" : text;
 }
 
 // What computed or exchanged for steps of the final history.
-double useful_card_s(const proto::Account& account) {
+template <class Causes>
+double useful_card_s(const Causes& causes) {
     double sum = 0;
-    for (const proto::Cause& cause : account.causes()) {
+    for (const proto::Cause& cause : causes) {
         if (cause.name() == "compute" || cause.name() == "communication") sum += cause.card_s();
     }
     return sum;
@@ -57,11 +57,27 @@ std::string accounts_text(const char* title, const char* who, const Accounts& ac
     for (const proto::Account& one : accounts) {
         std::vector<Cell> row = {one.name(), card_hours(one.card_s(), report.owned_card_s()),
                                  percent(share_of(one.card_s(), report.owned_card_s())),
-                                 percent(share_of(useful_card_s(one), one.card_s()))};
+                                 percent(share_of(useful_card_s(one.causes()), one.card_s()))};
         if (has_cost) row.emplace_back(cost_text(one.cost(), report.currency()));
         table.add(std::move(row));
     }
     return std::string(title) + "\n" + table.text(terminal, 2);
+}
+
+double held_card_s(const proto::ClusterReport& report) { return report.allocated() * report.owned_card_s(); }
+
+// The users that the reader sees; their sum where these are all.
+std::string users_text(const proto::ClusterReport& report, const ReportReader& reader, const Terminal& terminal) {
+    std::string text = accounts_text("Users", "USER", report.users(), report, terminal);
+    if (!reader.asked_for.empty() && report.users().empty()) {
+        text = !reader.sees_all && reader.asked_for != reader.name
+                   ? fmt::format("The use of {} is shown to operators, and to {} alone\n", one_line(reader.asked_for), one_line(reader.asked_for))
+                   : fmt::format("{} has used nothing, or is not known here\n", one_line(reader.asked_for));
+    }
+    double cost = 0;
+    for (const proto::Account& one : report.users()) cost += one.cost();
+    if (reader.sees_all && reader.asked_for.empty() && cost > 0) text += fmt::format("  all users: {}\n", cost_text(cost, one_line(report.currency())));
+    return text;
 }
 
 std::string seconds_text(double duration_s) {
@@ -112,11 +128,13 @@ std::string report_text(const proto::Report& report, const Terminal& terminal) {
     return text;
 }
 
-std::string cluster_report_text(const proto::ClusterReport& report, const Terminal& terminal) {
+std::string cluster_report_text(const proto::ClusterReport& report, const ReportReader& reader, const Terminal& terminal) {
     const double owned = report.owned_card_s();
     std::string text = fmt::format("The cluster from {} to {}: {} card-hours owned\n", iso_time(report.since_unix_ms()),
-                                   iso_time(report.until_unix_ms()), card_hours(owned, owned));
-    text += fmt::format("  held by jobs {}, useful {}\n", percent(report.allocated()), percent(report.useful()));
+                                   iso_time(report.until_unix_ms()), owned > 0 ? card_hours(owned, owned) : "0");
+    const bool no_steps = held_card_s(report) > 0 && useful_card_s(report.causes()) == 0;
+    text += fmt::format("  held by jobs {}, useful {}{}\n", percent(report.allocated()), percent(report.useful()),
+                        no_steps ? ": programs report no steps" : "");
     Table table({{"CAUSE", Column::Align::Left, 0}, {"CARD-HOURS", Column::Align::Right, 0}, {"OF OWNED", Column::Align::Right, 0},
                  {"", Column::Align::Left, 0}, {"", Column::Align::Left, 10}});
     for (const proto::Cause& cause : report.causes()) {
@@ -128,22 +146,31 @@ std::string cluster_report_text(const proto::ClusterReport& report, const Termin
     }
     if (!table.empty()) text += "Where the card-hours went\n" + table.text(terminal, 2);
     text += accounts_text("Teams", "TEAM", report.teams(), report, terminal);
-    text += accounts_text("Users", "USER", report.users(), report, terminal);
+    text += users_text(report, reader, terminal);
     text += accounts_text("Jobs", "JOB", report.jobs(), report, terminal);
+    if (reader.jobs_left_out > 0) text += fmt::format("  ... and {} more, smaller ones\n", reader.jobs_left_out);
     return text;
 }
 
-std::string why_text(const proto::Why& why, const std::string& name) {
+std::string why_text(const proto::Why& why, const std::string& name, std::int64_t now_ms) {
     std::string text = one_line(why.sentence()) + "\n";
     if (!why.sentence().starts_with("Job ")) {
         text = fmt::format("Job {} is {}: {}", name, state_word(why.state()), text);
     }
     if (why.position() > 0) text += fmt::format("  position {} in the queue\n", why.position());
     for (const std::string& clause : why.clauses()) text += fmt::format("  - {}\n", one_line(clause));
-    if (!why.sooner().empty()) text += fmt::format("  sooner: {}\n", one_line(why.sooner()));
-    for (const std::string& other : why.relaxed()) {
-        if (other != why.sooner()) text += fmt::format("      or: {}\n", one_line(other));
+    const bool is_told = std::any_of(why.clauses().begin(), why.clauses().end(),
+                                     [](const std::string& clause) { return clause.starts_with("it may expect to start"); });
+    if (why.expected_unix_ms() > now_ms && !is_told) {
+        text += fmt::format("  - it may expect to start at about {} (in {})\n", iso_time(why.expected_unix_ms()),
+                            span_between(now_ms, why.expected_unix_ms()));
     }
+    std::vector<std::string> sooner;
+    if (!why.sooner().empty()) sooner.push_back(why.sooner());
+    for (const std::string& other : why.relaxed()) {
+        if (other != why.sooner()) sooner.push_back(other);
+    }
+    for (const std::string& one : sooner) text += fmt::format("  {} {}\n", &one == &sooner.front() ? "sooner:" : "    or:", one_line(one));
     text += passed_over_text(why.passed_over());
     return text;
 }

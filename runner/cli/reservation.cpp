@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "base/text.h"
 #include "runner/cli/job_values.h"
@@ -11,7 +12,7 @@
 namespace gangline::runner {
 namespace {
 
-constexpr seconds kLongest = std::chrono::hours(24) * 3650;
+constexpr seconds kLongest = std::chrono::hours(24) * 366;      // as the coordinator has it
 
 Error wrong(const std::string& words) { return {Code::InvalidArgument, words}; }
 
@@ -34,7 +35,7 @@ Result<void> take_time(const Line& line, std::int64_t now_unix_s, proto::Reserva
     const auto duration = parse_time_limit(line.text("duration"));
     if (!duration) return wrong(fmt::format("--duration: {}", duration.error().message));
     if (duration->count() == 0 || *duration > kLongest) {
-        return wrong(fmt::format("--duration: '{}': a reservation ends: write more than zero and at most 3650 days", line.text("duration")));
+        return wrong(fmt::format("--duration: '{}': a reservation ends: write more than zero and at most 366 days", line.text("duration")));
     }
     const std::int64_t end = *start + duration->count();
     if (end <= now_unix_s) {
@@ -96,10 +97,17 @@ std::string reserved_for(const proto::Reservation& reservation) {
     return text;
 }
 
+std::string reserved_text(const proto::Reservation& reservation, const std::string& words) {
+    if (words.empty()) return fmt::format("Reservation {} is set, for {}\n", reservation.name(), reserved_for(reservation));
+    std::string text = one_line(words);
+    text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+    return text + "\n";
+}
+
 std::string reservations_text(const Reservations& reservations, const Terminal& terminal, std::int64_t now_ms) {
     using Align = Column::Align;
     Table table({{"NAME", Align::Left, 6}, {"NODES", Align::Left, 8}, {"START", Align::Left, 0}, {"END", Align::Left, 0},
-                 {"WHEN", Align::Left, 8}, {"FOR", Align::Left, 8}, {"BY", Align::Left, 4}, {"NOTE", Align::Left, 6}});
+                 {"WHEN", Align::Left, 8}, {"FOR", Align::Left, 8}, {"BY", Align::Left, 4}, {"NOTE", Align::Left, 6, Column::Shown::WhereFilled}});
     for (const proto::Reservation& one : reservations) {
         const bool holds = one.start_unix_ms() <= now_ms && now_ms < one.end_unix_ms();
         table.add({one.name(), compress_node_list({one.nodes().begin(), one.nodes().end()}), iso_time(one.start_unix_ms()),

@@ -19,6 +19,8 @@ using Reservations = google::protobuf::RepeatedPtrField<proto::Reservation>;
 Result<proto::Reservation> build_reservation(const Line& line, std::int64_t now_unix_s);
 // "maintenance", or "users a,b, teams t".
 std::string reserved_for(const proto::Reservation& reservation);
+// What `reserve` says: the coordinator's words, once.
+std::string reserved_text(const proto::Reservation& reservation, const std::string& words);
 std::string reservations_text(const Reservations& reservations, const Terminal& terminal, std::int64_t now_ms);
 
 }  // namespace gangline::runner

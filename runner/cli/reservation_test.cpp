@@ -61,7 +61,7 @@ TEST(Reservation, WhatIsMissingOrWrongIsNamed) {
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--maintenance"}), HasSubstr("--duration TIME"));
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=long", "--maintenance"}), HasSubstr("--duration: 'long'"));
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=UNLIMITED", "--maintenance"}), HasSubstr("a reservation ends"));
-    EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=9999-00", "--maintenance"}), HasSubstr("at most 3650 days"));
+    EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=9999-00", "--maintenance"}), HasSubstr("at most 366 days"));
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=5", "--start=soon", "--maintenance"}), HasSubstr("--start: "));
     EXPECT_THAT(refusal({"a", "--nodes=n1", "--duration=5", "--start=2001-01-01", "--maintenance"}), HasSubstr("is over already"));
 }
@@ -91,6 +91,14 @@ TEST(Reservation, IsARowThatSaysWhenAndForWhom) {
     EXPECT_THAT(text, HasSubstr("in 10m 00s"));
     EXPECT_THAT(text, HasSubstr("maintenance"));
     EXPECT_THAT(reservations_text(all, {}, 3'600'000), HasSubstr("over"));
+}
+
+TEST(Reservation, IsToldOnceInTheCoordinatorsWords) {
+    proto::Reservation reservation;
+    reservation.set_name("course");
+    reservation.add_users("ana");
+    EXPECT_EQ(reserved_text(reservation, "reservation course: 2 nodes from A to B"), "Reservation course: 2 nodes from A to B\n");
+    EXPECT_EQ(reserved_text(reservation, ""), "Reservation course is set, for users ana\n");
 }
 
 }  // namespace

@@ -18,45 +18,58 @@ void Table::add(std::vector<Cell> row) {
     rows_.push_back(std::move(row));
 }
 
-std::vector<std::size_t> Table::widths(std::size_t window) const {
-    std::vector<std::size_t> widths;
+std::vector<std::size_t> Table::shown_columns() const {
+    std::vector<std::size_t> shown;
     for (std::size_t i = 0; i < columns_.size(); ++i) {
+        const bool filled = std::any_of(rows_.begin(), rows_.end(), [&](const auto& row) { return !row[i].text.empty() && row[i].text != "-"; });
+        if (filled || columns_[i].shown == Column::Shown::Always) shown.push_back(i);
+    }
+    return shown;
+}
+
+std::vector<std::size_t> Table::widths(const std::vector<std::size_t>& shown, std::size_t window) const {
+    std::vector<std::size_t> widths;
+    for (const std::size_t i : shown) {
         std::size_t width = columns_of(columns_[i].header);
         for (const auto& row : rows_) width = std::max(width, columns_of(row[i].text));
         widths.push_back(width);
     }
-    if (window == 0) return widths;
-    const std::size_t gaps = kGap * (columns_.size() - 1);
-    std::size_t total = std::accumulate(widths.begin(), widths.end(), gaps);
-    while (total > window) {
-        std::size_t widest = columns_.size();
-        for (std::size_t i = 0; i < columns_.size(); ++i) {
-            if (columns_[i].least == 0 || widths[i] <= columns_[i].least) continue;
-            if (widest == columns_.size() || widths[i] > widths[widest]) widest = i;
+    if (window == 0 || shown.empty()) return widths;
+    std::size_t total = std::accumulate(widths.begin(), widths.end(), kGap * (shown.size() - 1));
+    for (const auto gives : {Column::Gives::First, Column::Gives::Last}) {
+        while (total > window) {
+            std::size_t widest = shown.size();
+            for (std::size_t at = 0; at < shown.size(); ++at) {
+                const Column& column = columns_[shown[at]];
+                if (column.gives != gives || column.least == 0 || widths[at] <= column.least) continue;
+                if (widest == shown.size() || widths[at] > widths[widest]) widest = at;
+            }
+            if (widest == shown.size()) break;
+            --widths[widest];
+            --total;
         }
-        if (widest == columns_.size()) break;
-        --widths[widest];
-        --total;
     }
     return widths;
 }
 
 std::string Table::text(const Terminal& terminal, std::size_t indent) const {
     const std::size_t window = terminal.width > indent ? terminal.width - indent : terminal.width;
-    const std::vector<std::size_t> width = widths(window);
+    const std::vector<std::size_t> shown = shown_columns();
+    const std::vector<std::size_t> width = widths(shown, window);
     std::string all;
     const auto add_line = [&](const std::vector<Cell>& cells) {
         std::string line(indent, ' ');
         std::size_t waiting = 0;       // blanks that only count when something follows
-        for (std::size_t i = 0; i < columns_.size(); ++i) {
-            const std::string cut = fitted(cells[i].text, width[i]);
-            const std::size_t pad = width[i] - std::min(width[i], columns_of(cut));
-            const bool right = columns_[i].align == Column::Align::Right;
+        for (std::size_t at = 0; at < shown.size(); ++at) {
+            const Cell& cell = cells[shown[at]];
+            const std::string cut = fitted(cell.text, width[at]);
+            const std::size_t pad = width[at] - std::min(width[at], columns_of(cut));
+            const bool right = columns_[shown[at]].align == Column::Align::Right;
             if (right) waiting += pad;
             if (!cut.empty()) {
                 line.append(waiting, ' ');
                 waiting = 0;
-                line += toned(terminal, cells[i].tone, cut);
+                line += toned(terminal, cell.tone, cut);
             }
             waiting += (right ? 0 : pad) + kGap;
         }

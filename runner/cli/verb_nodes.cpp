@@ -81,10 +81,7 @@ int run_reserve(const Line& line) {
         print(json_document("reservation", to_json(*reservation)));
         return 0;
     }
-    print(fmt::format("Reservation {} holds {} from {} to {}: {}\n", reservation->name(),
-                      compress_node_list({reservation->nodes().begin(), reservation->nodes().end()}),
-                      iso_time(reservation->start_unix_ms()), iso_time(reservation->end_unix_ms()), reserved_for(*reservation)));
-    if (!response->message().empty()) print(response->message() + "\n");
+    print(reserved_text(*reservation, response->message()));
     return 0;
 }
 

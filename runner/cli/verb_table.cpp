@@ -71,11 +71,12 @@ Verb submit_verb() {
 
 std::vector<Verb> cluster_verbs() {
     return {
-        {"up", "gangline up [--nodes N] [--cards M]", "start a cluster on this machine that stays",
+        {"up", "gangline up [--nodes N] [--cards M] [--cluster-file FILE]", "start a cluster on this machine that stays",
          "Running again starts what has died; jobs and their history are kept.\n\nExamples:\n"
-         "  gangline up\n  gangline up --nodes 3 --cards 4\n",
+         "  gangline up\n  gangline up --nodes 3 --cards 4\n  gangline up --nodes 4 --cluster-file cluster.toml     its nodes are n0 to n3\n",
          local_options({value("nodes", 'N', "N", "virtual nodes (default: 1)"),
                         value("cards", 0, "M", "cards of each node (default: 4)"),
+                        value("cluster-file", 0, "FILE", "racks, card models, prices, teams (docs/cluster-file.md)"),
                         value("name", 0, "NAME", "the cluster's name (default: made up)")}),
          WordsStop::Never, run_up, true},
         {"down", "gangline down [--keep]", "take that cluster down: cancel its jobs, end its processes, prove it",
@@ -115,9 +116,9 @@ std::vector<Verb> reservation_verbs() {
 std::vector<Verb> job_verbs() {
     return {
         {"queue", "gangline queue [options]", "your jobs that wait or run",
-         "Examples:\n  gangline queue\n  gangline queue --all\n  gangline queue --ended --limit 20\n",
+         "Waiting tasks of an array that wait for the same thing are one line; --json has all of them.\n\nExamples:\n  gangline queue\n  gangline queue --all\n  gangline queue --ended --limit 20\n",
          with_client({flag("all", 'a', "of all users"), flag("ended", 'e', "ended jobs too"),
-                      value("user", 'u', "NAME", "of this user"), value("limit", 0, "N", "at most so many")}),
+                      value("user", 'u', "NAME", "of this user"), value("limit", 0, "N", "at most so many; with --ended: so many ended ones")}),
          WordsStop::Never, run_queue, true},
         {"show", "gangline show JOB", "one job's story: state, reason, attempts, ranks, checkpoints, faults",
          "@ is the last job that you submitted, 12_5 is task 5 of the array 12.\n\nExamples:\n  gangline show 7\n  gangline show 12_5\n"

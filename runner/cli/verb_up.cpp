@@ -66,6 +66,16 @@ Result<std::uint32_t> number_of(const Line& line, const char* option, std::uint3
 // Outlives the cluster's own folder.
 std::string last_job_file(const std::string& state) { return state + "/last-job"; }
 
+// --cluster-file as the coordinator is to be given it; empty: not asked for. Errors: InvalidArgument where none can be read.
+Result<std::string> description_of(const Line& line) {
+    if (!line.has("cluster-file")) return std::string();
+    const std::string file = line.text("cluster-file");
+    const std::string path = file.starts_with('/') ? file : line.cwd + "/" + file;
+    const auto text = read_file(path, 16 << 20);
+    if (!text) return Error{Code::InvalidArgument, fmt::format("--cluster-file {}: {}", file, text.error().message)};
+    return path;
+}
+
 // What shall be: what is kept in the folder, with the options' changes.
 Result<LocalClusterPlan> wanted_plan(const Line& line, const std::string& folder, bool& is_new) {
     auto kept = read_plan(folder);
@@ -86,7 +96,14 @@ Result<LocalClusterPlan> wanted_plan(const Line& line, const std::string& folder
                                  folder, plan.nodes.size(), plan.nodes.size() == 1 ? "" : "s", plan.nodes.front().cards,
                                  plan.nodes.front().cards == 1 ? "" : "s", plan.cluster)};
     }
+    const auto description = description_of(line);
+    if (!description) return description.error();
+    if (kept && line.has("cluster-file") && *description != plan.description) {
+        return Error{Code::Refused, fmt::format("the cluster in {} was started {}: 'gangline down' first, then 'gangline up --cluster-file {}'", folder,
+                                                plan.description.empty() ? "without a cluster file" : "with " + plan.description, shell_quote(line.text("cluster-file")))};
+    }
     if (kept) return plan;
+    plan.description = *description;
     plan.folder = folder;
     plan.node_root = folder + "/nodes";
     plan.topology = folder + "/topology.xml";

@@ -14,17 +14,6 @@ namespace {
 
 using Align = Column::Align;
 
-std::string span_between(std::int64_t from_ms, std::int64_t to_ms) {
-    if (from_ms == 0) return "-";
-    return human_duration(static_cast<double>(std::max<std::int64_t>(0, to_ms - from_ms)) / 1000.0);
-}
-
-std::string nodes_of(const google::protobuf::RepeatedPtrField<proto::Placement>& gang) {
-    std::vector<std::string> names;
-    for (const proto::Placement& part : gang) names.push_back(part.node());
-    return names.empty() ? "-" : compress_node_list(names);
-}
-
 std::string plural(std::uint64_t count, const std::string& word) {
     return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
@@ -43,10 +32,28 @@ std::string how_long(const proto::JobView& job, std::int64_t now_ms) {
     return fmt::format("{} since its start", span_between(job.started_unix_ms(), until));
 }
 
-std::string command_of(const proto::JobSpec& spec) {
-    std::string text = spec.argv_size() > 0 ? "" : spec.script().empty() ? "" : "(script)";
+// A script's commands: without its #! line, its remarks and blank lines.
+std::vector<std::string> commands_of(const std::string& script) {
+    std::vector<std::string> commands;
+    for (const std::string& line : split(script, '\n')) {
+        const std::string_view words = trim(line);
+        if (!words.empty() && !words.starts_with('#')) commands.emplace_back(words);
+    }
+    return commands;
+}
+
+// A program with its words; a script of one line (--wrap) as this line, a longer one by its name and how it begins.
+std::string command_of(const proto::JobView& job) {
+    const proto::JobSpec& spec = job.spec();
+    std::string text;
+    if (!spec.script().empty()) {
+        const std::vector<std::string> commands = commands_of(spec.script());
+        if (commands.size() == 1 && spec.script_args().empty()) return one_line(commands.front());
+        text = "script " + one_line(job.name());
+        for (const std::string& word : spec.script_args()) text += " " + shell_quote(word);
+        return commands.empty() ? text : fmt::format("{}: {}{}", text, one_line(commands.front()), commands.size() > 1 ? " ..." : "");
+    }
     for (const std::string& word : spec.argv()) text += (text.empty() ? "" : " ") + shell_quote(word);
-    for (const std::string& word : spec.script_args()) text += " " + shell_quote(word);
     return text;
 }
 
@@ -188,6 +195,17 @@ Tone state_tone(proto::JobState state) {
     return Tone::Busy;
 }
 
+std::string span_between(std::int64_t from_ms, std::int64_t to_ms) {
+    if (from_ms == 0) return "-";
+    return human_duration(static_cast<double>(std::max<std::int64_t>(0, to_ms - from_ms)) / 1000.0);
+}
+
+std::string nodes_of(const google::protobuf::RepeatedPtrField<proto::Placement>& gang) {
+    std::vector<std::string> names;
+    for (const proto::Placement& part : gang) names.push_back(part.node());
+    return names.empty() ? "-" : compress_node_list(names);
+}
+
 bool has_ended(proto::JobState state) { return state >= proto::COMPLETED && state <= proto::TIMED_OUT; }
 
 std::string progress_words(const proto::JobView& job) {
@@ -207,26 +225,6 @@ std::string progress_words(const proto::JobView& job) {
 int exit_code_of(const proto::JobView& job) {
     if (job.state() == proto::COMPLETED) return job.exit_code();
     return job.exit_code() == 0 ? 1 : job.exit_code();
-}
-
-std::string queue_text(const JobViews& jobs, const Terminal& terminal, std::int64_t now_ms) {
-    Table table({{"JOB", Align::Right, 0}, {"NAME", Align::Left, 8}, {"USER", Align::Left, 6}, {"STATE", Align::Left, 0},
-                 {"RANKS", Align::Right, 0}, {"TIME", Align::Right, 0}, {"RESTARTS", Align::Right, 0},
-                 {"STEP", Align::Right, 0}, {"NODES / REASON", Align::Left, 14}});
-    for (const proto::JobView& job : jobs) {
-        const std::int64_t from = job.started_unix_ms() == 0 ? job.submitted_unix_ms() : job.started_unix_ms();
-        const std::int64_t until = job.ended_unix_ms() == 0 ? now_ms : job.ended_unix_ms();
-        const bool placed = job.gang_size() > 0 && (job.state() == proto::RUNNING || job.state() == proto::PREPARING ||
-                                                    job.state() == proto::RESERVED);
-        const proto::Progress& progress = job.progress();
-        std::string step = progress.step() == 0 ? "-" : std::to_string(progress.step());
-        if (progress.step() > 0 && progress.total_steps() > 0) step += fmt::format("/{}", progress.total_steps());
-        table.add({name_of(job), job.name(), job.user(),
-                   Cell(state_word(job.state()), state_tone(job.state())), std::to_string(job.ranks()),
-                   span_between(from, until), std::to_string(job.restarts()), step,
-                   placed ? nodes_of(job.gang()) : job.reason()});
-    }
-    return table.text(terminal);
 }
 
 std::string job_text(const proto::JobView& job, const Terminal& terminal, std::int64_t now_ms) {
@@ -250,7 +248,7 @@ std::string job_text(const proto::JobView& job, const Terminal& terminal, std::i
     if (job.started_unix_ms() > 0) fact(text, "started", iso_time(job.started_unix_ms()));
     if (job.ended_unix_ms() > 0) fact(text, "ended", iso_time(job.ended_unix_ms()));
     if (spec.time_limit_s() > 0) fact(text, "time limit", human_duration(static_cast<double>(spec.time_limit_s())));
-    fact(text, "command", fitted(command_of(spec), 400));
+    fact(text, "command", fitted(command_of(job), 400));
     fact(text, "folder", one_line(spec.cwd()));
     fact(text, "output", one_line(file_of(spec.output(), job)));
     fact(text, "error", one_line(file_of(spec.error(), job)));

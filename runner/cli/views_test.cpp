@@ -31,6 +31,24 @@ TEST(Table, ElasticColumnsGiveWayToTheWindow) {
     EXPECT_THAT(table.text({}), HasSubstr("held by job 3"));
 }
 
+TEST(Table, AColumnThatIsOnlyThereWhereFilledIsLeftOutElse) {
+    const std::vector<Column> columns = {{"JOB", Column::Align::Right, 0}, {"STEP", Column::Align::Right, 0, Column::Shown::WhereFilled},
+                                         {"NOTE", Column::Align::Left, 6, Column::Shown::WhereFilled}};
+    Table table(columns);
+    table.add({"1", "-", ""});
+    table.add({"2", "", "-"});
+    EXPECT_EQ(table.text({}), "JOB\n  1\n  2\n");
+    table.add({"3", "7", ""});
+    EXPECT_EQ(table.text({}), "JOB  STEP\n  1     -\n  2\n  3     7\n");
+}
+
+TEST(Table, TheLastColumnToGiveWayKeepsItsTextWhileOthersCan) {
+    Table table({{"NAME", Column::Align::Left, 6}, {"REASON", Column::Align::Left, 6, Column::Shown::Always, Column::Gives::Last}});
+    table.add({"a-rather-long-name", "waits for 4 cards"});
+    EXPECT_THAT(table.text({false, false, 26}), HasSubstr("a-ra...  waits for 4 cards\n"));
+    EXPECT_THAT(table.text({false, false, 20}), HasSubstr("a-r...  waits for...\n"));
+}
+
 TEST(Table, ColourIsOnlyThereWhereTheTerminalHasIt) {
     Table table({{"S", Column::Align::Left, 0}});
     table.add({Cell("bad", Tone::Bad)});
@@ -165,8 +183,40 @@ TEST(Views, WhyIsASentenceWithItsClauses) {
     why.add_clauses("3 cards are held by job 7");
     why.set_sooner("ask for 5 cards");
     why.set_position(2);
-    EXPECT_EQ(why_text(why, "9"), "Job 9 is queued: it needs 8 cards, 5 are free\n  position 2 in the queue\n"
+    EXPECT_EQ(why_text(why, "9", 0), "Job 9 is queued: it needs 8 cards, 5 are free\n  position 2 in the queue\n"
                              "  - 3 cards are held by job 7\n  sooner: ask for 5 cards\n");
+}
+
+TEST(Views, WhyTellsEachDemandThatCouldBeRelaxedAndTheEstimateBesideAPromise) {
+    proto::Why why;
+    why.set_sentence("Job train waits: it needs 8 cards.");
+    why.set_sooner("--ranks 5 would fit now");
+    for (const char* const one : {"--ranks 5 would fit now", "without --switches it would start now", "with less --mem it would start now"}) why.add_relaxed(one);
+    why.set_promised_unix_ms(7'200'000);
+    why.set_expected_unix_ms(3'600'000);
+    const std::string text = why_text(why, "9", 1'800'000);
+    EXPECT_THAT(text, HasSubstr("  - it may expect to start at about 1970-01-01T01:00:00Z (in 30m 00s)\n"));
+    EXPECT_THAT(text, HasSubstr("  sooner: --ranks 5 would fit now\n      or: without --switches it would start now\n      or: with less --mem it would start now\n"));
+    why.clear_sooner();
+    EXPECT_THAT(why_text(why, "9", 1'800'000), HasSubstr("  sooner: --ranks 5 would fit now\n      or: without"));
+    why.add_clauses("it may expect to start at about 1970-01-01T01:00:00Z (in 30m 00s)");
+    EXPECT_EQ(split(why_text(why, "9", 1'800'000), '\n').size(), 6U) << "the coordinator has told the estimate";
+}
+
+TEST(Views, AScriptIsShownByItsLineOrByItsNameAndFirstLine) {
+    proto::JobView job = running_job();
+    const auto command = [&](const std::string& script) {
+        job.mutable_spec()->set_script(script);
+        const std::string text = job_text(job, {}, 5000);
+        const std::size_t at = text.find("  command     ");
+        return at == std::string::npos ? "" : text.substr(at + 14, text.find('\n', at) - at - 14);
+    };
+    EXPECT_EQ(command("#!/bin/sh\nsleep 60 && hostname\n"), "sleep 60 && hostname");
+    job.set_name("job.sh");
+    EXPECT_EQ(command("#!/bin/bash\n#SBATCH -n 4\n\ncd /data\nsrun ./train\n"), "script job.sh: cd /data ...");
+    job.mutable_spec()->add_script_args("a b");
+    EXPECT_EQ(command("#!/bin/sh\n./train\n"), "script job.sh 'a b': ./train");
+    EXPECT_EQ(command("#!/bin/sh\n# nothing\n"), "script job.sh 'a b'");
 }
 
 TEST(Views, WhyAndShowTellWhatWasPassedOver) {
@@ -174,7 +224,7 @@ TEST(Views, WhyAndShowTellWhatWasPassedOver) {
     why.set_state(proto::RUNNING);
     why.set_sentence("it is in rack r1");
     why.add_passed_over("rack r2: 3 of 4 nodes are free");
-    EXPECT_EQ(why_text(why, "12_5"), "Job 12_5 is running: it is in rack r1\nPassed over\n  - rack r2: 3 of 4 nodes are free\n");
+    EXPECT_EQ(why_text(why, "12_5", 0), "Job 12_5 is running: it is in rack r1\nPassed over\n  - rack r2: 3 of 4 nodes are free\n");
     proto::JobView job = running_job();
     EXPECT_THAT(job_text(job, {}, 5000), Not(HasSubstr("Passed over")));
     job.add_passed_over("rack r2: 3 of 4 nodes are free");

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -68,6 +69,7 @@ struct Gang::Impl {
     std::mutex mutex;
     std::condition_variable stop_announced;
     std::vector<Tensor> tracked;
+    std::set<std::string, std::less<>> tracked_names;
     Saver saver;
     std::unique_ptr<Line> line;
     bool is_finished = false;
@@ -172,18 +174,22 @@ double Gang::seconds_left() const {
 
 Result<void> Gang::track(const Tensor& tensor) {
     if (auto checked = checkpoint::check_tensor(tensor); !checked) return checked;
-    for (const Tensor& known : impl_->tracked) {
-        if (known.name == tensor.name) return Error{Code::InvalidArgument, fmt::format("a tensor '{}' is tracked already", tensor.name)};
-    }
+    if (!impl_->tracked_names.insert(tensor.name).second) return Error{Code::InvalidArgument, fmt::format("a tensor '{}' is tracked already", tensor.name)};
     impl_->tracked.push_back(tensor);
     return {};
 }
 
-Save Gang::save(std::uint64_t step) {
+Save Gang::save(std::uint64_t step, SaveMode mode) {
     const TimePoint begun = now().steady;
-    Save save = impl_->saver.save(step, impl_->tracked);
+    Save save = impl_->saver.save(step, impl_->tracked, mode);
     impl_->page.add(&ProgressPage::checkpoint_stall_ns, now().steady - begun);
     return save;
+}
+
+void Gang::fence() {
+    const TimePoint begun = now().steady;
+    impl_->saver.fence();
+    impl_->page.add(&ProgressPage::checkpoint_stall_ns, now().steady - begun);
 }
 
 Result<std::optional<std::uint64_t>> Gang::restore() {

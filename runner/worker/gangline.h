@@ -71,6 +71,9 @@ class Save {
     std::shared_ptr<State> state_;
 };
 
+// When the tracked state may be changed again: at once, or after fence().
+enum class SaveMode { Now, Fenced };
+
 class Gang {
     struct Impl;
 
@@ -128,9 +131,12 @@ class Gang {
                             std::move(extent), data});
     }
 
-    // Copies the tracked state and returns; a thread writes it. Waits only while the save before is still being written.
-    // Steps must rise within an attempt. A failure stops nothing: the job's page tells it, and so does the Save.
-    Save save(std::uint64_t step);
+    // Copies the tracked state and returns (with Fenced: before it is copied); threads write it. Waits only while the save before is still
+    // being written. Steps must rise within an attempt. A failure stops nothing: the job's page tells it, and so does the Save.
+    Save save(std::uint64_t step, SaveMode mode = SaveMode::Now);
+    // Before the tracked state is changed after a Fenced save: waits until it is copied. Usually it is already.
+    //   gang.save(step, SaveMode::Fenced);  forward(); backward();  gang.fence();  optimizer_step();
+    void fence();
     // Fills the tracked state. No value: a fresh start, nothing was changed. Errors: Refused (the checkpoint is of other
     // tensors or another world, in words); Damaged (the runner is told and takes an older one: end the program).
     // After an error the tracked memory is not to be used.

@@ -1,6 +1,6 @@
 #include "runner/worker/saver.h"
 
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@ namespace gangline {
 namespace {
 
 constexpr seconds kWriterLimit{600};
+constexpr unsigned kMostCopiers = 3;  // beside the caller; more gain nothing on memory's speed
 constexpr std::size_t kMostWaiting = 4 * std::size_t{checkpoint::kMostWorld};
 
 // The letters between the ranks' savers: one byte, then what follows it.
@@ -58,6 +59,8 @@ void Saver::stop() {
     }
     changed_.notify_all();
     if (writer_.joinable()) writer_.join();
+    for (std::thread& copier : copiers_) copier.join();
+    copiers_.clear();
     committer_.reset();
     for (auto& [step, state] : left) state->finish(Error{Code::Unavailable, "the program left the gang before the answer came"});
 }
@@ -102,7 +105,7 @@ Result<void> Saver::refuse_stale_folder(std::uint64_t step) const {
                                             place_.checkpoint_folder, there.back().step, step)};
 }
 
-Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked) {
+Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, SaveMode mode) {
     auto state = std::make_shared<Save::State>(step);
     if (last_step_ && step <= *last_step_) {
         state->finish(Error{Code::InvalidArgument, fmt::format("save({}) after save({}): steps must rise", step, *last_step_)});
@@ -123,49 +126,68 @@ Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked) {
     if (begun) begun = refuse_stale_folder(step);
     last_step_ = step;
     if (begun) {
-        auto job = stage(step, tracked);
-        if (job) {
-            if (!writer_.joinable()) writer_ = quiet_thread([this] { run_writer(); });
-            {
-                const std::lock_guard lock(mutex_);
-                job_ = std::move(*job);
-            }
-            changed_.notify_all();
+        begun = begin_copy(step, tracked);
+        if (begun) {
+            if (mode == SaveMode::Now) fence();
             return Save(state);
         }
-        begun = job.error();
     }
     report_failure(step, begun.error());
     return Save(state);
 }
 
-// Copies this rank's tensors, once the writer has finished with the copy before. The memory is kept for the next time.
-Result<Saver::Job> Saver::stage(std::uint64_t step, std::span<const Tensor> tracked) {
+checkpoint::ShardPlan Saver::plan(std::uint64_t step) const { return {place_.job, step, place_.attempt, place_.rank, place_.size, mine_}; }
+
+// Once the writer and the copiers have finished with the save before. The memory is kept from save to save.
+Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> tracked) {
     {
         std::unique_lock lock(mutex_);
-        if (!changed_.wait_for(lock, kWriterLimit, [&] { return !job_; })) {
+        if (!changed_.wait_for(lock, kWriterLimit, [&] { return !job_ && busy_copiers_ == 0; })) {
             return Error{Code::Deadline, fmt::format("the save before is still being written after {} s", kWriterLimit.count())};
         }
     }
-    Job job{step, checkpoint::tensors_to_write(tracked, place_.rank, place_.size)};
-    const auto size_of = [](const Tensor& tensor) {
-        return (static_cast<std::size_t>(*checkpoint::elements_of(tensor.extent)) * checkpoint::bytes_of(tensor.dtype) + 63) / 64 * 64;
-    };
-    std::size_t needed = 0;
-    for (const Tensor& tensor : job.tensors) needed += size_of(tensor);
-    if (needed > staging_bytes_) {
-        staging_.reset(static_cast<char*>(std::malloc(needed)));
-        staging_bytes_ = staging_ == nullptr ? 0 : needed;
-        if (staging_ == nullptr) return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", needed)};
+    if (tracked_ != tracked.size()) {  // tensors are only added
+        mine_ = checkpoint::tensors_to_write(tracked, place_.rank, place_.size);
+        tracked_ = tracked.size();
     }
-    char* to = staging_.get();
-    for (Tensor& tensor : job.tensors) {
-        const std::size_t bytes = static_cast<std::size_t>(*checkpoint::elements_of(tensor.extent)) * checkpoint::bytes_of(tensor.dtype);
-        if (bytes > 0) std::memcpy(to, tensor.data, bytes);
-        tensor.data = to;
-        to += size_of(tensor);
+    if (auto prepared = image_.prepare(plan(step)); !prepared) return prepared;
+    image_.begin(step, mine_);
+    if (!writer_.joinable()) {
+        writer_ = quiet_thread([this] { run_writer(); });
+        const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+        for (unsigned i = 0; i < std::min(kMostCopiers, cores - 1); ++i) copiers_.push_back(quiet_thread([this] { run_copier(); }));
     }
-    return job;
+    {
+        const std::lock_guard lock(mutex_);
+        job_ = step;
+        ++copies_;
+    }
+    changed_.notify_all();
+    return {};
+}
+
+void Saver::fence() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (copies_ == 0) return;
+    }
+    image_.wait_copied();
+}
+
+void Saver::run_copier() {
+    std::uint64_t seen = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return is_stopping_ || copies_ != seen; });  // until save() or stop()
+        if (is_stopping_) return;
+        seen = copies_;
+        ++busy_copiers_;
+        lock.unlock();
+        while (image_.copy_one()) {}
+        lock.lock();
+        --busy_copiers_;
+        changed_.notify_all();
+    }
 }
 
 void Saver::run_writer() {
@@ -173,26 +195,31 @@ void Saver::run_writer() {
     for (;;) {
         changed_.wait(lock, [&] { return is_stopping_ || job_; });  // until save() or stop()
         if (is_stopping_) return;
-        const Job& job = *job_;
+        const std::uint64_t step = *job_;
         lock.unlock();
-        write(job);
+        write(step);
+        image_.wait_copied();  // also when nothing could be written: a fence waits for it
         lock.lock();
         job_.reset();
         changed_.notify_all();
     }
 }
 
-void Saver::write(const Job& job) {
-    const checkpoint::CheckpointId id{job.step, place_.attempt};
+void Saver::write(std::uint64_t step) {
+    const checkpoint::CheckpointId id{step, place_.attempt};
     auto folder = store_->temporary(id);
-    if (!folder) return report_failure(job.step, folder.error());
-    const auto part = checkpoint::write_shard(folder->get(), {place_.job, job.step, place_.attempt, place_.rank, place_.size, job.tensors});
-    if (!part) return report_failure(job.step, part.error());
+    if (!folder) return report_failure(step, folder.error());
+    auto part = checkpoint::write_image(store_->disk(), folder->get(), image_, plan(step), store_->recycle());
+    if (!part && part.error().code == Code::NoSpace) {  // what was kept for the next saves is given up for this one
+        store_->empty_pool();
+        part = checkpoint::write_image(store_->disk(), folder->get(), image_, plan(step));
+    }
+    if (!part) return report_failure(step, part.error());
     const auto sealed = store_->write_part(id, *part);
-    if (!sealed) return report_failure(job.step, sealed.error());
+    if (!sealed) return report_failure(step, sealed.error());
     std::string payload(1, static_cast<char>(Mail::Durable));
     payload.append(reinterpret_cast<const char*>(sealed->digest.data()), sealed->digest.size());
-    if (auto sent = mail(0, job.step, std::move(payload)); !sent) conclude(job.step, sent.error());
+    if (auto sent = mail(0, step, std::move(payload)); !sent) conclude(step, sent.error());
 }
 
 // The committer ends the save for everybody. Where it cannot be told, this rank's Save ends here.
@@ -290,7 +317,7 @@ Result<void> Saver::drain(TimePoint limit) {
     {
         std::unique_lock lock(mutex_);
         if (!changed_.wait_until(lock, limit, [&] { return open_.empty() && !job_; })) {
-            return Error{Code::Deadline, fmt::format("the checkpoint of step {} has no answer yet", open_.empty() ? job_->step : open_.begin()->first)};
+            return Error{Code::Deadline, fmt::format("the checkpoint of step {} has no answer yet", open_.empty() ? *job_ : open_.begin()->first)};
         }
     }
     if (committer_ != nullptr && !committer_->wait_idle(limit)) return Error{Code::Deadline, "the committer has not finished yet"};

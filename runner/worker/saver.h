@@ -3,10 +3,11 @@
 //
 //   save(step) --copy--> writer thread: shard, part --letter--> rank 0's commit loop --letter to all--> Save
 //
-// Thread rule: save() and drain() from the training thread; receive() from the line's thread.
+// The copy is made by the caller, a few threads beside it and the writer, block by block; blocks are written as they are copied. A fenced save
+// returns at once, and fence() is the wait for the copy.
+// Thread rule: save(), fence() and drain() from the training thread; receive() from the line's thread.
 
 #include <condition_variable>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoint/image.h"
 #include "checkpoint/store.h"
 #include "runner/worker/commit_loop.h"
 #include "runner/worker/gangline.h"
@@ -40,7 +42,9 @@ class Saver {
     Saver(Place place, Send send);
     ~Saver();  // as stop()
 
-    Save save(std::uint64_t step, std::span<const Tensor> tracked);
+    Save save(std::uint64_t step, std::span<const Tensor> tracked, SaveMode mode);
+    // Until the state of the last save may be changed: it is copied.
+    void fence();
     void receive(const WorkerHeader& header, std::string_view payload);  // Relay and CommitResult
     // Waits for the outcome of every save. Errors: Deadline.
     Result<void> drain(TimePoint limit);
@@ -48,10 +52,6 @@ class Saver {
     void stop();
 
   private:
-    struct Job {
-        std::uint64_t step = 0;
-        std::vector<Tensor> tensors;  // point into staging_
-    };
     using StatePointer = std::shared_ptr<Save::State>;
     struct Waiting {
         std::uint64_t step = 0;
@@ -60,9 +60,11 @@ class Saver {
     Result<void> open(std::uint64_t step);
     void complain(const std::string& what);
     Result<void> refuse_stale_folder(std::uint64_t step) const;
-    Result<Job> stage(std::uint64_t step, std::span<const Tensor> tracked);
+    Result<void> begin_copy(std::uint64_t step, std::span<const Tensor> tracked);
     void run_writer();
-    void write(const Job& job);
+    void run_copier();
+    void write(std::uint64_t step);
+    checkpoint::ShardPlan plan(std::uint64_t step) const;
     void report_failure(std::uint64_t step, const Error& error);
     Result<void> mail(std::uint32_t to_rank, std::uint64_t step, std::string payload);
     void deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t attempt, std::string_view payload);
@@ -77,13 +79,17 @@ class Saver {
     std::map<std::uint64_t, StatePointer> open_;           // without an outcome yet
     std::map<std::uint64_t, std::optional<Error>> early_;  // outcomes that came before this rank's save()
     std::optional<std::uint64_t> last_step_;
-    std::optional<Job> job_;  // what the writer works on
+    std::optional<std::uint64_t> job_;  // the step that the writer works on
+    std::uint64_t copies_ = 0;          // saves whose copy has begun
+    std::size_t busy_copiers_ = 0;
     bool is_stopping_ = false;
-    std::unique_ptr<char, void (*)(void*)> staging_{nullptr, ::free};
-    std::size_t staging_bytes_ = 0;
+    std::vector<Tensor> mine_;          // of the tracked tensors those that this rank writes
+    std::size_t tracked_ = 0;           // how many were tracked when mine_ was made
+    checkpoint::ShardImage image_;
     std::unique_ptr<CommitLoop> committer_;  // rank 0
     std::vector<Waiting> waiting_;           // rank 0: letters from before its first save
     std::thread writer_;
+    std::vector<std::thread> copiers_;
 };
 
 }  // namespace gangline

@@ -1,0 +1,225 @@
+#include "checkpoint/image.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/handle.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/disk.h"
+#include "checkpoint/hdf5_layout.h"
+
+namespace gangline::checkpoint {
+namespace {
+
+constexpr std::uint64_t kLargePage = 2u << 20;
+constexpr std::uint64_t kLargestHeader = 256 * 1024;  // of a few hundred tensors; a closer look comes with the file
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+
+std::uint64_t bytes_in(const Tensor& tensor) { return *elements_of(tensor.extent) * bytes_of(tensor.dtype); }
+
+// A folder of our own for one sparse file: the HDF5 library wants a path.
+class Scratch {
+  public:
+    static Result<Scratch> make() {
+        const char* const chosen = std::getenv("TMPDIR");
+        for (const std::string& parent : {std::string("/dev/shm"), std::string(chosen == nullptr ? "/tmp" : chosen)}) {
+            std::string folder = parent + "/gangline-layout-XXXXXX";
+            if (::mkdtemp(folder.data()) != nullptr) return Scratch(std::move(folder));
+        }
+        return errno_error("cannot make a folder in /dev/shm or the temporary folder");
+    }
+    Scratch(Scratch&& other) noexcept : folder_(std::exchange(other.folder_, {})) {}
+    Scratch& operator=(Scratch&&) = delete;
+    ~Scratch() {
+        if (folder_.empty()) return;
+        ::unlink(path().c_str());
+        ::rmdir(folder_.c_str());
+    }
+    std::string path() const { return folder_ + "/layout.h5"; }
+
+  private:
+    explicit Scratch(std::string folder) : folder_(std::move(folder)) {}
+    std::string folder_;
+};
+
+}  // namespace
+
+ShardImage::~ShardImage() {
+    if (memory_ != nullptr) ::munmap(memory_, memory_size_);
+}
+
+std::size_t ShardImage::block_size(std::size_t index) const {
+    return static_cast<std::size_t>(std::min<std::uint64_t>(kBlockBytes, size_ - index * kBlockBytes));
+}
+
+bool ShardImage::is_laid_out_for(const ShardPlan& plan) const {
+    if (size_ == 0 || plan.job != job_ || plan.attempt != attempt_ || plan.rank != rank_ || plan.world != world_) return false;
+    return std::equal(shaped_.begin(), shaped_.end(), plan.tensors.begin(), plan.tensors.end(), [](const Shaped& a, const Tensor& b) {
+        return a.name == b.name && a.dtype == b.dtype && a.policy == b.policy && a.extent == b.extent && a.offset == b.offset &&
+               a.global_shape == b.global_shape;
+    });
+}
+
+Result<void> ShardImage::prepare(const ShardPlan& plan) {
+    if (is_laid_out_for(plan)) return {};
+    size_ = 0;
+    std::uint64_t least = 0;
+    for (const Tensor& tensor : plan.tensors) least += bytes_in(tensor);
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && least + kLargestHeader > limit.rlim_cur) {  // a signal would come
+        return Error{Code::NoSpace, fmt::format("a shard needs {} bytes and its headers, files of this process may have {} (ulimit -f)", least, limit.rlim_cur)};
+    }
+    auto scratch = Scratch::make();
+    if (!scratch) return scratch.error();
+    auto layout = lay_out_shard(scratch->path(), plan);
+    if (!layout) return layout.error();
+    const Fd file(::open(scratch->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status {};
+    if (!file || ::fstat(file.get(), &status) != 0) return errno_error("cannot examine the layout");
+    const std::uint64_t size = round_up(static_cast<std::uint64_t>(status.st_size), kDiskAlignment);
+    places_ = std::move(layout->places);
+    step_place_ = layout->step_place;
+    pieces_.clear();
+    for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
+        if (const std::uint64_t bytes = bytes_in(plan.tensors[i]); bytes != 0) pieces_.push_back({places_[i], bytes, i});
+    }
+    std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) { return a.place < b.place; });
+    if (auto taken = take_memory(size); !taken) return taken;
+    size_ = size;
+    if (auto loaded = load_template(file.get()); !loaded) {
+        size_ = 0;
+        return loaded;
+    }
+    job_ = plan.job;
+    attempt_ = plan.attempt;
+    rank_ = plan.rank;
+    world_ = plan.world;
+    shaped_.clear();
+    for (const Tensor& tensor : plan.tensors) shaped_.push_back({tensor.name, tensor.dtype, tensor.policy, tensor.global_shape, tensor.offset, tensor.extent});
+    crcs_.assign(blocks(), 0);
+    return {};
+}
+
+// Touched here, so that no save pays for fresh pages.
+Result<void> ShardImage::take_memory(std::uint64_t size) {
+    if (size <= memory_size_) return {};
+    if (memory_ != nullptr) ::munmap(memory_, memory_size_);
+    memory_size_ = 0;
+    const std::uint64_t wanted = round_up(size, kLargePage);
+    void* const taken = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memory_ = taken == MAP_FAILED ? nullptr : static_cast<char*>(taken);
+    if (memory_ == nullptr) return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size)};
+    memory_size_ = wanted;
+    (void)::madvise(memory_, wanted, MADV_HUGEPAGE);
+    if (::madvise(memory_, wanted, MADV_POPULATE_WRITE) != 0 && errno == ENOMEM) {
+        ::munmap(memory_, wanted);
+        memory_ = nullptr;
+        memory_size_ = 0;
+        return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size)};
+    }
+    return {};
+}
+
+// All bytes of the laid-out file that are no tensor's.
+Result<void> ShardImage::load_template(int file) {
+    std::uint64_t at = 0;
+    const auto load_until = [&](std::uint64_t end) -> Result<void> {
+        while (at < end) {
+            const ssize_t got = ::pread(file, memory_ + at, static_cast<std::size_t>(end - at), static_cast<off_t>(at));
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) return errno_error("cannot read the layout");
+            if (got == 0) {
+                std::memset(memory_ + at, 0, static_cast<std::size_t>(end - at));
+                at = end;
+            }
+            at += static_cast<std::uint64_t>(got);
+        }
+        return {};
+    };
+    for (const Piece& piece : pieces_) {
+        if (auto loaded = load_until(piece.place); !loaded) return loaded;
+        at = piece.place + piece.size;
+    }
+    return load_until(size_);
+}
+
+void ShardImage::begin(std::uint64_t step, std::span<const Tensor> tensors) {
+    sources_.clear();
+    for (const Tensor& tensor : tensors) sources_.push_back(static_cast<const char*>(tensor.data));
+    std::memcpy(memory_ + step_place_, &step, sizeof step);
+    const std::lock_guard lock(mutex_);
+    taken_ = copied_ = given_ = 0;
+    ready_.clear();
+}
+
+void ShardImage::copy_block(std::size_t index) {
+    std::uint64_t at = index * kBlockBytes;
+    const std::uint64_t end = at + block_size(index);
+    std::uint32_t crc = 0;
+    auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), at, [](std::uint64_t place, const Piece& one) { return place < one.place; });
+    if (piece != pieces_.begin() && (piece - 1)->place + (piece - 1)->size > at) --piece;
+    for (; at < end; ++piece) {
+        const std::uint64_t begin = piece == pieces_.end() ? end : std::clamp(piece->place, at, end);
+        crc = crc32c(memory_ + at, static_cast<std::size_t>(begin - at), crc);
+        at = begin;
+        if (piece == pieces_.end() || at >= end) break;
+        const std::uint64_t until = std::min(end, piece->place + piece->size);
+        crc = copy_with_crc32c(memory_ + at, sources_[piece->tensor] + (at - piece->place), static_cast<std::size_t>(until - at), crc);
+        at = until;
+    }
+    crcs_[index] = crc;
+}
+
+bool ShardImage::copy_one() {
+    std::size_t index = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        if (taken_ == blocks()) return false;
+        index = taken_++;
+    }
+    copy_block(index);
+    {
+        const std::lock_guard lock(mutex_);
+        ++copied_;
+        ready_.push_back(index);
+    }
+    changed_.notify_all();
+    return true;
+}
+
+void ShardImage::wait_copied() {
+    while (copy_one()) {}
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return copied_ == blocks(); });
+}
+
+void ShardImage::give_again() {
+    const std::lock_guard lock(mutex_);
+    given_ = 0;
+}
+
+std::optional<std::size_t> ShardImage::next_ready() {
+    for (;;) {
+        {
+            std::unique_lock lock(mutex_);
+            if (given_ == blocks()) return std::nullopt;
+            if (given_ == ready_.size() && taken_ == blocks()) changed_.wait(lock, [&] { return given_ < ready_.size(); });
+            if (given_ < ready_.size()) return ready_[given_++];
+        }
+        (void)copy_one();
+    }
+}
+
+}  // namespace gangline::checkpoint

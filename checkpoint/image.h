@@ -1,0 +1,97 @@
+#pragma once
+// A shard in memory, laid out exactly as its file: one copy of the tensors, checksummed in the same pass, and what the disk is written from.
+//
+//   |superblock, headers|step|small tensors ...|gap|tensor A ......|gap|tensor B ...|
+//    \---- the template: made once by the HDF5 library, and again only when the tensors change ----/ (all but the tensors' bytes)
+//
+// Blocks of kBlockBytes are copied by as many threads as ask for one (copy_one), in the order of the file, and can be written as soon as
+// they are there (next_ready): no wait between copying and writing. The memory is taken once, touched at once, and kept.
+//
+// Thread rule: prepare and begin by one thread while nobody copies; copy_one and wait_copied by any; next_ready by one other.
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "checkpoint/hdf5_layout.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/tensor.h"
+
+namespace gangline::checkpoint {
+
+class ShardImage {
+  public:
+    ShardImage() = default;
+    ~ShardImage();
+    ShardImage(const ShardImage&) = delete;
+    ShardImage& operator=(const ShardImage&) = delete;
+
+    // Lays the shard out, where it is not laid out so already. Errors: InvalidArgument (two tensors of one name, ...); NoSpace (memory).
+    Result<void> prepare(const ShardPlan& plan);
+    // The next save: its tensors are those of prepare, wherever their memory is now.
+    void begin(std::uint64_t step, std::span<const Tensor> tensors);
+
+    // Copies the next block that nobody has taken; false: there is none.
+    bool copy_one();
+    // Until every block is copied; helps.
+    void wait_copied();
+
+    // Gives all blocks again: they are written a second time.
+    void give_again();
+    // The next block that is copied, in any order; nothing: all have been given. While there is none it copies one itself, or waits for one
+    // that another thread copies (which ends: it is a copy in memory).
+    std::optional<std::size_t> next_ready();
+
+    std::uint64_t size() const { return size_; }  // of the file: a multiple of kDiskAlignment
+    std::size_t blocks() const { return static_cast<std::size_t>((size_ + kBlockBytes - 1) / kBlockBytes); }
+    const char* block(std::size_t index) const { return memory_ + index * kBlockBytes; }
+    std::size_t block_size(std::size_t index) const;
+    const std::vector<std::uint32_t>& checksums() const { return crcs_; }  // all of them once it is copied
+    const std::vector<std::uint64_t>& places() const { return places_; }   // of the tensors of prepare, in their order
+
+  private:
+    struct Shaped {  // what the layout depends on
+        std::string name;
+        DType dtype = DType::F32;
+        Policy policy = Policy::Replicated;
+        Shape global_shape;
+        Shape offset;
+        Shape extent;
+    };
+    struct Piece {  // of a tensor, in the file
+        std::uint64_t place = 0;
+        std::uint64_t size = 0;
+        std::size_t tensor = 0;
+    };
+    bool is_laid_out_for(const ShardPlan& plan) const;
+    Result<void> take_memory(std::uint64_t size);
+    Result<void> load_template(int file);
+    void copy_block(std::size_t index);
+
+    std::vector<Shaped> shaped_;
+    std::uint64_t job_ = 0;
+    std::uint32_t attempt_ = 0;
+    std::uint32_t rank_ = 0;
+    std::uint32_t world_ = 0;
+    std::vector<std::uint64_t> places_;
+    std::vector<Piece> pieces_;  // in the order of the file, without empty ones
+    std::uint64_t step_place_ = 0;
+    std::uint64_t size_ = 0;
+    char* memory_ = nullptr;
+    std::uint64_t memory_size_ = 0;
+    std::vector<const char*> sources_;  // of this save, by tensor
+    std::vector<std::uint32_t> crcs_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::size_t taken_ = 0;   // blocks that somebody copies or has copied
+    std::size_t copied_ = 0;
+    std::vector<std::size_t> ready_;
+    std::size_t given_ = 0;   // of ready_
+};
+
+}  // namespace gangline::checkpoint
