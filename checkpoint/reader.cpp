@@ -325,10 +325,10 @@ Result<void> Checkpoint::fill(std::span<const Tensor> wanted, std::uint32_t rank
         if (stored->policy == Policy::PerRank && rank >= stored->boxes.size()) {
             return Error{Code::Refused, fmt::format("checkpoint {}: tensor '{}' is of {} ranks, there is no rank {}", place_, tensor.name, stored->boxes.size(), rank)};
         }
-        if (stored->policy == Policy::PerRank && stored->boxes[rank].extent != tensor.extent) {
-            return Error{Code::Refused, fmt::format("checkpoint {}: rank {} saved tensor '{}' with shape {} and tracks it with {}",
-                                                    place_, rank, tensor.name, to_text(stored->boxes[rank].extent),
-                                                    to_text(tensor.extent))};
+        const Shape& shape = stored->policy == Policy::PerRank ? stored->boxes[rank].extent : stored->global_shape;
+        if (shape != tensor.global_shape || !is_inside(tensor.offset, tensor.extent, shape)) {
+            return Error{Code::Refused, fmt::format("checkpoint {}: tensor '{}' has the shape {}, no box of {} at {} of {}", place_, tensor.name,
+                                                    to_text(shape), to_text(tensor.extent), to_text(tensor.offset), to_text(tensor.global_shape))};
         }
     }
     pieces_.clear();

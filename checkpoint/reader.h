@@ -35,7 +35,7 @@ class Checkpoint {
     // Errors: Refused with a remedy (other tensors, or another world and per-rank state): nothing has been written.
     //         Damaged, naming file and block: tensors may hold part of the checkpoint; do not train on.
     Result<void> restore(std::span<const Tensor> wanted, std::uint32_t rank, std::uint32_t world);
-    // Fills these tensors only; `rank` says whose, of per-rank ones. Errors: as restore.
+    // Fills these tensors only, each a box of what is stored; `rank` says whose, of per-rank ones. Errors: as restore.
     Result<void> fill(std::span<const Tensor> wanted, std::uint32_t rank);
     // Reads and checks every block of every shard. `progress` hears how many bytes are done, from any thread. Errors: Damaged.
     Result<void> verify(const std::function<void(std::uint64_t done)>& progress = {});

@@ -13,6 +13,7 @@ struct Machine {
 };
 constexpr Machine kOtherVerbs[] = {
     {"launch", "inside a job script: start ranks (`srun` is the same program)"},
+    {"ckpt", "look into checkpoints: ls, show, verify, diff, view, export, prune"},
     {"simulate", "what if: a cluster, its jobs and faults on virtual time"},
     {"coordinator", "the cluster's brain, as a daemon"},
     {"agent", "a node's side, as a daemon"},

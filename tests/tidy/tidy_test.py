@@ -14,6 +14,7 @@ ARROWS = {
     "base/wire": ["base"],
     "kernels": ["base"],
     "checkpoint": ["base", "kernels"],
+    "checkpoint/tool": ["base", "checkpoint"],
     "health": ["base", "kernels"],
     "coordinator/schedule": ["base"],
     "coordinator/brain": ["base", "coordinator/schedule"],

@@ -1,0 +1,119 @@
+// ls and show: what is there, without reading a shard.
+
+#include <chrono>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "checkpoint/tool/commands.h"
+#include "checkpoint/tool/output.h"
+
+namespace gangline::checkpoint::tool {
+namespace {
+
+std::int64_t unix_now_s() {
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::int64_t moment_of(const Entry& entry) { return entry.written_unix_s != 0 ? entry.written_unix_s : entry.changed_unix_s; }
+
+std::string size_text(std::uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+
+Json json_of(const Place& place, const Entry& entry, std::int64_t now_s) {
+    return {{"path", place.root + "/" + entry.name}, {"step", entry.id.step}, {"attempt", entry.id.attempt}, {"job", entry.job},
+            {"state", name_of(entry.state)}, {"why", entry.why}, {"shards", entry.shards}, {"tensors", entry.tensors}, {"bytes", entry.bytes},
+            {"written_unix_s", moment_of(entry)}, {"age_s", now_s - moment_of(entry)}};
+}
+
+std::size_t shards_with(const TensorRecord& tensor) {
+    std::set<std::uint32_t> ranks;
+    for (const Box& box : tensor.boxes) ranks.insert(box.shard_rank);
+    return ranks.size();
+}
+
+// Of a per-rank tensor, all ranks' together; replicated ones count once.
+std::uint64_t stored_bytes(const TensorRecord& tensor) {
+    if (tensor.policy != Policy::PerRank) return bytes_of(tensor.dtype, tensor.global_shape);
+    std::uint64_t total = 0;
+    for (const Box& box : tensor.boxes) {
+        if (__builtin_add_overflow(total, bytes_of(tensor.dtype, box.extent), &total)) return ~std::uint64_t{0};
+    }
+    return total;
+}
+
+Json json_of(const Opened& opened) {
+    const Manifest& manifest = opened.checkpoint.manifest();
+    Json shards = Json::array();
+    for (const ShardRecord& shard : manifest.shards) {
+        shards.push_back({{"rank", shard.rank}, {"name", shard.name}, {"bytes", shard.size}, {"blocks", shard.block_crcs.size()}});
+    }
+    Json tensors = Json::array();
+    for (const TensorRecord& tensor : manifest.tensors) {
+        Json boxes = Json::array();
+        for (const Box& box : tensor.boxes) {
+            boxes.push_back({{"shard", box.shard_rank}, {"file_offset", box.file_offset}, {"offset", box.offset}, {"extent", box.extent}});
+        }
+        tensors.push_back({{"name", tensor.name}, {"dtype", checkpoint::name_of(tensor.dtype)}, {"policy", checkpoint::name_of(tensor.policy)},
+                           {"global_shape", tensor.global_shape}, {"bytes", stored_bytes(tensor)}, {"shards", shards_with(tensor)}, {"boxes", boxes}});
+    }
+    return {{"path", opened.path}, {"job", manifest.job}, {"step", manifest.step}, {"attempt", manifest.attempt}, {"world", manifest.world},
+            {"bytes", manifest.total_bytes()}, {"block_bytes", manifest.block_bytes}, {"manifest_sha256", to_hex(opened.digest)},
+            {"shards", shards}, {"tensors", tensors}};
+}
+
+}  // namespace
+
+Result<int> run_list(const Request& request) {
+    const auto place = place_of(request.words);
+    if (!place) return place.error();
+    const auto entries = entries_of(*place);
+    if (!entries) return entries.error();
+    const std::int64_t now_s = unix_now_s();
+    if (request.json) {
+        Json all = Json::array();
+        for (const Entry& entry : *entries) all.push_back(json_of(*place, entry, now_s));
+        fmt::print("{}", document("checkpoints", std::move(all)));
+        return 0;
+    }
+    if (entries->empty()) {
+        fmt::print("no checkpoints in {}{}\n", plain(place->root), plain(job_folders_hint(*place)));
+        return 0;
+    }
+    std::vector<std::vector<std::string>> rows{{"JOB", "STEP", "ATTEMPT", "SHARDS", "TENSORS", "SIZE", "AGE", "STATE"}};
+    for (const Entry& entry : *entries) {
+        const bool is_known = entry.job != 0 || entry.shards != 0;
+        rows.push_back({is_known ? std::to_string(entry.job) : "-", std::to_string(entry.id.step), std::to_string(entry.id.attempt),
+                        is_known ? std::to_string(entry.shards) : "-", is_known ? std::to_string(entry.tensors) : "-", size_text(entry.bytes),
+                        human_duration(static_cast<double>(now_s - moment_of(entry))),
+                        fmt::format("{}{}{}", name_of(entry.state), entry.why.empty() ? "" : ": ", plain(entry.why))});
+    }
+    fmt::print("{}", columns(rows, "rrrrrrrl"));
+    return 0;
+}
+
+Result<int> run_show(const Request& request) {
+    const auto place = place_of(request.words);
+    if (!place) return place.error();
+    const auto opened = open_one(*place);
+    if (!opened) return opened.error();
+    if (request.json) {
+        fmt::print("{}", document("checkpoint", json_of(*opened)));
+        return 0;
+    }
+    const Manifest& manifest = opened->checkpoint.manifest();
+    fmt::print("{}\n", plain(opened->path));
+    fmt::print("  job {}, step {}, attempt {}, saved by {} ranks\n", manifest.job, manifest.step, manifest.attempt, manifest.world);
+    fmt::print("  {} in {} shards, {} tensors; manifest {}\n", size_text(manifest.total_bytes()), manifest.shards.size(), manifest.tensors.size(),
+               to_hex(opened->digest));
+    if (const auto checked = check_shards(*opened); !checked) fmt::print("  damaged: {}\n", plain(checked.error().message));
+    std::vector<std::vector<std::string>> rows{{"TENSOR", "DTYPE", "POLICY", "SHAPE", "SIZE", "SHARDS"}};
+    for (const TensorRecord& tensor : manifest.tensors) {
+        rows.push_back({plain(tensor.name), std::string(checkpoint::name_of(tensor.dtype)), std::string(checkpoint::name_of(tensor.policy)),
+                        to_text(tensor.global_shape), size_text(stored_bytes(tensor)), std::to_string(shards_with(tensor))});
+    }
+    fmt::print("\n{}", columns(rows, "llllrr"));
+    return 0;
+}
+
+}  // namespace gangline::checkpoint::tool

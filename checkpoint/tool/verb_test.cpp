@@ -1,0 +1,133 @@
+// The verb as it is typed: exit codes, JSON, words of errors.
+
+#include "checkpoint/tool/verb.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/tool/test_folder.h"
+
+namespace gangline::checkpoint::tool {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class TheVerb : public Folder {
+  protected:
+    struct Said {
+        int code = 0;
+        std::string out;
+        std::string err;
+        nlohmann::json json() const { return nlohmann::json::parse(out); }
+    };
+    Said run(std::vector<std::string> words) const {
+        words.insert(words.begin(), "ckpt");
+        std::vector<char*> argv;
+        for (std::string& word : words) argv.push_back(word.data());
+        testing::internal::CaptureStdout();
+        testing::internal::CaptureStderr();
+        Said said;
+        said.code = ckpt_main(static_cast<int>(argv.size()), argv.data(), [this](const std::string& job) -> Result<std::string> {
+            if (job == "7") return root_;
+            return Error{Code::NotFound, "the coordinator knows no such job"};
+        });
+        std::fflush(stdout);
+        said.out = testing::internal::GetCapturedStdout();
+        said.err = testing::internal::GetCapturedStderr();
+        return said;
+    }
+};
+
+TEST_F(TheVerb, ExplainsItselfAndEachCommand) {
+    EXPECT_EQ(run({}).code, 2);
+    for (const char* command : {"ls", "show", "verify", "diff", "view", "export", "prune"}) {
+        EXPECT_THAT(run({"--help"}).out, HasSubstr(command));
+        const Said help = run({command, "--help"});
+        EXPECT_EQ(help.code, 0);
+        EXPECT_THAT(help.out, HasSubstr("Examples:"));
+        EXPECT_THAT(help.out, HasSubstr("--json"));
+    }
+}
+
+TEST_F(TheVerb, AnswersInTextAndInJson) {
+    write(kFirst);
+    write(kSecond, 2, 5);
+    EXPECT_THAT(run({"ls", root_}).out, HasSubstr("durable"));
+    const auto list = run({"ls", "7", "--json"}).json();
+    EXPECT_EQ(list["schema"], "gangline/1");
+    ASSERT_EQ(list["checkpoints"].size(), 2u);
+    EXPECT_EQ(list["checkpoints"][1]["step"], 200);
+    EXPECT_EQ(list["checkpoints"][1]["shards"], 2);
+    EXPECT_EQ(list["checkpoints"][1]["job"], 7);
+    const auto shown = run({"show", root_, "100", "--json"}).json()["checkpoint"];
+    EXPECT_EQ(shown["world"], 3);
+    EXPECT_EQ(shown["tensors"][2]["name"], "model/matrix");
+    EXPECT_EQ(shown["tensors"][2]["bytes"], 240);
+    EXPECT_EQ(shown["tensors"][2]["boxes"].size(), 3u);
+    EXPECT_THAT(run({"show", root_}).out, HasSubstr("model/matrix  float32        sliced      [12, 5]"));
+    const Said differ = run({"diff", root_, "100", "200", "--json"});
+    EXPECT_EQ(differ.code, 1);
+    EXPECT_EQ(differ.json()["diff"]["differences"][0]["largest_absolute"]["value"], 4.0);
+    EXPECT_EQ(run({"diff", root_, "100", root_, "100"}).code, 0);
+    EXPECT_EQ(run({"diff", "7", path(kSecond)}).code, 0);
+    EXPECT_EQ(run({"view", root_, "--json"}).json()["view"]["tensors"], 11);
+    EXPECT_EQ(run({"export", root_, "--format", "npz", "-o", root_ + "/a.npz", "--json"}).json()["export"]["notes"].size(), 2u);
+}
+
+TEST_F(TheVerb, VerifyExitsWithOneWhereBytesAreDamaged) {
+    write(kFirst);
+    write(kSecond);
+    EXPECT_EQ(run({"verify", root_}).code, 0);
+    flip_byte(path(kFirst, "shard-00002-of-00003.h5"), 64);
+    EXPECT_EQ(run({"verify", root_}).code, 0);  // the newest
+    const Said said = run({"verify", "--all", root_});
+    EXPECT_EQ(said.code, 1);
+    EXPECT_THAT(said.out, HasSubstr("shard-00002-of-00003.h5: block 0 (bytes 0 to"));
+    const auto json = run({"verify", root_, "100", "--json"}).json()["verified"][0];
+    EXPECT_EQ(json["good"], false);
+    EXPECT_EQ(json["damages"][0]["block"], 0);
+    flip_byte(path(kSecond, "MANIFEST"), 40);
+    EXPECT_EQ(run({"verify", path(kSecond)}).code, 1);
+    EXPECT_EQ(run({"diff", path(kSecond), path(kSecond)}).code, 3);
+    EXPECT_EQ(run({"verify", root_, "300"}).code, 3);
+}
+
+TEST_F(TheVerb, PruneAsksForYesAndDeletesOnlyThen) {
+    write(kFirst);
+    write(kSecond);
+    EXPECT_EQ(run({"prune", root_, "--keep", "1"}).code, 3);
+    const Said dry = run({"prune", root_, "--keep", "1", "--dry-run", "--json"});
+    EXPECT_EQ(dry.json()["prune"]["count"], 1);
+    EXPECT_EQ(dry.json()["prune"]["done"], false);
+    EXPECT_TRUE(fs::exists(path(kFirst)));
+    EXPECT_EQ(run({"prune", root_, "--keep", "1", "--yes"}).code, 0);
+    EXPECT_FALSE(fs::exists(path(kFirst)));
+    EXPECT_TRUE(fs::exists(path(kSecond)));
+    EXPECT_EQ(run({"prune", root_, "--keep", "1", "--yes"}).code, 0);
+    EXPECT_TRUE(fs::exists(path(kSecond)));
+}
+
+TEST_F(TheVerb, NamesOptionValueAndWhatIsAllowed) {
+    write(kFirst);
+    struct Case {
+        std::vector<std::string> words;
+        int code;
+        const char* said;
+    };
+    for (const Case& one : {Case{{"prune", root_, "--keep", "0"}, 2, "--keep '0': a whole number from 1"}, {{"prune", root_}, 2, "--keep N is missing"},
+                            {{"prune", root_, "--keep", "1", "--every", "x"}, 2, "--every 'x'"}, {{"prune", path(kFirst), "--keep", "1"}, 2, "folder of all checkpoints"},
+                            {{"export", root_, "--format", "pickle", "-o", "x"}, 2, "--format 'pickle': safetensors and npz"}, {{"export", root_}, 2, "--output FILE is missing"},
+                            {{"export", root_, "-o", root_ + "/x", "--rank", "3"}, 2, "--rank 3: 0 to 2"}, {{"ls"}, 2, "0 places are given"},
+                            {{"ls", root_, "--al"}, 2, "--al"}, {{"list"}, 2, "ls, show, verify"}, {{"diff", root_}, 2, "1 places are given"},
+                            {{"show", "8"}, 3, "job 8: the coordinator knows no such job"}, {{"ls", root_ + "/none"}, 3, "No such file"}}) {
+        const Said said = run(one.words);
+        EXPECT_EQ(said.code, one.code) << said.err;
+        EXPECT_THAT(said.err, HasSubstr(one.said));
+    }
+    EXPECT_EQ(run({"show", "8", "--json"}).json()["error"]["exit_code"], 3);
+}
+
+}  // namespace
+}  // namespace gangline::checkpoint::tool
