@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/text.h"
 
@@ -22,7 +23,7 @@ Duration blend(Duration old, Duration now, bool first) {
 }  // namespace
 
 void SaveInterval::measured(Duration stall, Duration persist) {
-    const bool first = persist_ == seconds(10) && stall_ == milliseconds(100);
+    const bool first = !std::exchange(is_measured_, true);
     stall_ = blend(stall_, std::max(stall, Duration(milliseconds(1)) / 10), first);
     persist_ = blend(persist_, persist, first);
 }

@@ -31,8 +31,9 @@ class SaveInterval {
   private:
     Duration mean_;
     TimePoint last_;
-    Duration stall_ = milliseconds(100);   // until one is measured
-    Duration persist_ = seconds(10);
+    bool is_measured_ = false;
+    Duration stall_ = milliseconds(10);    // until one is measured
+    Duration persist_ = milliseconds(500);
 };
 
 }  // namespace gangline

@@ -53,7 +53,6 @@ void read_gangline(Variables& variables, Place& place) {
     place.worker_socket = variables.text("GANGLINE_WORKER_SOCKET");
     place.progress_path = variables.text("GANGLINE_PROGRESS");
     place.checkpoint_folder = variables.text("GANGLINE_CHECKPOINT_DIR");
-    if (variables.has("GANGLINE_MTBF_S")) place.mean_between_failures_s = static_cast<double>(std::max<std::uint64_t>(1, variables.number("GANGLINE_MTBF_S", std::numeric_limits<std::uint32_t>::max())));
     for (const char* name : {"RANK", "WORLD_SIZE", "GANGLINE_JOB_ID", "GANGLINE_ATTEMPT", "GANGLINE_CHECKPOINT_DIR"}) {
         if (variables.text(name).empty()) variables.refuse(fmt::format("GANGLINE_WORKER_SOCKET is set, but {} is not", name));
     }
@@ -89,6 +88,9 @@ Result<Place> read_place(const Getenv& get, const std::string& run_key) {
     Variables variables(get);
     Place place;
     place.is_alone = variables.text("GANGLINE_WORKER_SOCKET").empty();
+    if (variables.has("GANGLINE_MTBF_S")) {
+        place.mean_between_failures_s = static_cast<double>(std::max<std::uint64_t>(1, variables.number("GANGLINE_MTBF_S", std::numeric_limits<std::uint32_t>::max())));
+    }
     const bool is_open_mpi = place.is_alone && variables.has("OMPI_COMM_WORLD_RANK") && variables.has("OMPI_COMM_WORLD_SIZE");
     const char* const rank_name = is_open_mpi ? "OMPI_COMM_WORLD_RANK" : "RANK";
     const char* const size_name = is_open_mpi ? "OMPI_COMM_WORLD_SIZE" : "WORLD_SIZE";

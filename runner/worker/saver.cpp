@@ -19,7 +19,7 @@ constexpr unsigned kMostCopiers = 3;  // beside the caller; more gain nothing on
 constexpr std::size_t kMostWaiting = 4 * std::size_t{checkpoint::kMostWorld};
 
 // The letters between the ranks' savers: one byte, then what follows it.
-enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N', SaveAt = 'S' };
+enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N', SaveAt = 'S', Here = 'H' };
 
 }  // namespace
 
@@ -188,6 +188,9 @@ bool Saver::is_due(std::uint64_t step, bool is_stopping) {
     const TimePoint at = now().steady;
     std::uint64_t announced = 0;
     std::string why;
+    if (place_.is_alone && place_.rank != 0 && !std::exchange(has_said_here_, true)) {
+        (void)mail(0, step, std::string(1, static_cast<char>(Mail::Here)));  // rank 0 can write to whoever has written to it
+    }
     {
         const std::lock_guard lock(mutex_);
         const std::uint64_t ahead = steps_ahead(step, at);

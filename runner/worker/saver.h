@@ -90,6 +90,7 @@ class Saver {
     std::map<std::uint64_t, TimePoint> begun_;             // saves under way, and when
     Duration stall_{0};                                    // of the last save
     bool has_said_why_ = false;
+    bool has_said_here_ = false;
     bool has_announced_last_ = false;                      // before a stop
     std::optional<std::pair<std::uint64_t, TimePoint>> asked_;  // the last is_due
     double step_s_ = 0;                                    // a step's time, as is_due sees it

@@ -484,6 +484,46 @@ TEST_F(AGang, AloneOfSeveralRanksCommitsThroughRankZero) {
     }
 }
 
+// Steps of a millisecond until three saves are through; the steps that were saved go to `file`.
+int save_when_due(std::uint32_t rank, const std::string& file) {
+    std::uint64_t state = 0;
+    auto gang = Gang::join();
+    if (!gang.ok() || !gang->track("state", &state, {}).ok()) return 1;
+    std::ofstream saved(fmt::format("{}-{}", file, rank));
+    int count = 0;
+    for (std::uint64_t step = 1; step < 30'000 && count < 3; ++step) {
+        ::usleep(1000);  // a step's work
+        state = step;
+        if (!gang->should_save(step)) continue;
+        ++count;
+        saved << step << "\n";
+        if (!gang->save(step).wait(kLimit).ok()) return 2;
+    }
+    return gang->finish(kLimit).ok() && count == 3 ? 0 : 3;
+}
+
+TEST_F(AGang, AllRanksSaveTheSameStepsWhenTheyAreDue) {
+    set("OMPI_COMM_WORLD_SIZE", "3");
+    set("GANGLINE_MTBF_S", "1");
+    std::vector<pid_t> children;
+    for (std::uint32_t rank : {2u, 1u, 0u}) {
+        const pid_t child = ::fork();
+        if (child == 0) {
+            ::setenv("OMPI_COMM_WORLD_RANK", std::to_string(rank).c_str(), 1);
+            ::_exit(save_when_due(rank, folder_ + "/saved"));
+        }
+        children.push_back(child);
+    }
+    for (const pid_t child : children) {
+        int status = -1;
+        ASSERT_EQ(::waitpid(child, &status, 0), child);
+        EXPECT_EQ(status, 0);
+    }
+    const auto steps = [&](std::uint32_t rank) { return read_file(fmt::format("{}/saved-{}", folder_, rank), 4096).value(); };
+    EXPECT_EQ(steps(0), steps(1));
+    EXPECT_EQ(steps(0), steps(2));
+}
+
 // How long the calls of a training loop take: printed, not asserted.
 TEST_F(AGang, TakesLittleTimeForProgress) {
     auto gang = Gang::join().value();
