@@ -333,7 +333,7 @@ std::string Store::delete_old(const Kept& kept) const {
                 const auto found = open_folder(name);
                 if (found && found->manifest().job == kept.job) shards = found->manifest().shards.size();
             }
-            if (shards != 0) remove(name, shards);
+            if (shards != 0) remove(name, kept.recycles ? shards : 0);
         } else if (name.starts_with(kTemporary)) {
             const auto left = parse_folder_name(std::string_view(name).substr(kTemporary.size()));
             const bool is_dead = left && (left->attempt < kept.newest.attempt ||

@@ -76,6 +76,7 @@ class Store {
         std::uint64_t job = 0;
         CheckpointId newest;             // just committed by the caller's attempt
         std::vector<CheckpointId> keep;  // besides
+        bool recycles = true;            // shards go into the pool
     };
     // Deletes the job's published checkpoints of this and earlier attempts that are not kept, and what earlier attempts
     // and earlier saves of this one have left behind. Shards that nobody reads go into the pool, as many as one checkpoint has.

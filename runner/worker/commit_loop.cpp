@@ -110,7 +110,7 @@ void CommitLoop::perform_one(const checkpoint::DropTemporary& action) {
 }
 
 void CommitLoop::perform_one(const checkpoint::DeleteOld& action) {
-    const std::string problems = store_.delete_old({place_.job, id_of(action.step), action.keep});
+    const std::string problems = store_.delete_old({place_.job, id_of(action.step), action.keep, place_.recycles});
     if (!problems.empty()) outlets_.complain(problems);
 }
 

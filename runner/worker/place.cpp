@@ -88,6 +88,7 @@ Result<Place> read_place(const Getenv& get, const std::string& run_key) {
     Variables variables(get);
     Place place;
     place.is_alone = variables.text("GANGLINE_WORKER_SOCKET").empty();
+    place.recycles = variables.text("GANGLINE_CHECKPOINT_RECYCLE") != "0";
     if (variables.has("GANGLINE_MTBF_S")) {
         place.mean_between_failures_s = static_cast<double>(std::max<std::uint64_t>(1, variables.number("GANGLINE_MTBF_S", std::numeric_limits<std::uint32_t>::max())));
     }

@@ -28,6 +28,7 @@ struct Place {
     std::string progress_path;        // empty when alone
     std::string checkpoint_folder;
     std::optional<RestorePoint> restore;
+    bool recycles = true;             // deleted checkpoints' files are written over; GANGLINE_CHECKPOINT_RECYCLE=0: never
     double mean_between_failures_s = 86'400 / 6.5e-3;  // of this gang; one node's at Meta's RSC-1, where nobody knows better
 };
 

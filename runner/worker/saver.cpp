@@ -269,7 +269,7 @@ void Saver::write(std::uint64_t step) {
     const checkpoint::CheckpointId id{step, place_.attempt};
     auto folder = store_->temporary(id);
     if (!folder) return report_failure(step, folder.error());
-    auto part = checkpoint::write_image(store_->disk(), folder->get(), image_, plan(step), store_->recycle());
+    auto part = checkpoint::write_image(store_->disk(), folder->get(), image_, plan(step), place_.recycles ? store_->recycle() : checkpoint::Recycle());
     if (!part && part.error().code == Code::NoSpace) {  // what was kept for the next saves is given up for this one
         store_->empty_pool();
         part = checkpoint::write_image(store_->disk(), folder->get(), image_, plan(step));
