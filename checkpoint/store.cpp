@@ -166,19 +166,25 @@ Result<void> Store::rename_into_place(const CheckpointId& id, IfThere if_there) 
     }
     if (failed != 0 && errno == EEXIST && if_there == IfThere::Exchange) {
         failed = disk_->rename_at(folder_.get(), from.c_str(), folder_.get(), to.c_str(), RENAME_EXCHANGE);
-        if (failed == 0) remove_folder(from);
     }
     if (failed != 0) return errno_error(fmt::format("cannot publish {}/{}", root_, to));
+    return {};
+}
+
+Result<void> Store::sync_root() const {
     if (disk_->sync(folder_.get()) != 0) return errno_error("cannot fsync " + root_);
     return {};
 }
 
 Result<void> Store::publish(const CheckpointId& id, const Sha256& digest, IfThere if_there) const {
-    auto renamed = rename_into_place(id, if_there);
-    if (renamed) return {};
-    const auto there = open_folder(folder_name(id));  // another process may have been first
-    if (there && seal_of(encode(there->manifest())) == digest) return {};
-    return renamed;
+    if (auto renamed = rename_into_place(id, if_there); !renamed) {
+        const auto there = open_folder(folder_name(id));  // another process may have been first, and not have come to its fsync
+        if (!there || seal_of(encode(there->manifest())) != digest) return renamed;
+    }
+    if (auto synced = sync_root(); !synced) return synced;
+    // What was exchanged for it goes only now: the other way round a loss of power could leave the old one, emptied, in its place.
+    if (if_there == IfThere::Exchange) remove_folder(temporary_name(id));
+    return {};
 }
 
 Result<void> Store::drop_temporary(const CheckpointId& id) const {
@@ -214,9 +220,9 @@ Result<Checkpoint> Store::find(const CheckpointId& id, const Sha256& digest) con
             if (!waiting.ok() && waiting.error().code == Code::Damaged) return waiting.error();
             continue;
         }
-        if (auto renamed = rename_into_place(id, IfThere::Refuse); !renamed && renamed.error().code == Code::NoSpace) {
-            return renamed.error();
-        }
+        const auto renamed = rename_into_place(id, IfThere::Refuse);
+        if (renamed) (void)sync_root();  // the next restore finds it under either name
+        if (!renamed && renamed.error().code == Code::NoSpace) return renamed.error();
     }
     return Error{Code::Damaged, fmt::format("{}/{}: the checkpoint is missing (manifest {})", root_, folder_name(id), to_hex(digest))};
 }

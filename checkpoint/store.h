@@ -86,6 +86,7 @@ class Store {
     Store(std::string root, Fd folder, Disk& disk) : root_(std::move(root)), folder_(std::move(folder)), disk_(&disk) {}
     Result<Checkpoint> open_folder(const std::string& name) const;
     Result<void> rename_into_place(const CheckpointId& id, IfThere if_there) const;
+    Result<void> sync_root() const;
     std::string remove_folder(const std::string& name, std::size_t most_retired = 0) const;
     void retire_shards(int folder, std::size_t most) const;
     void delete_file(int folder, const std::string& name) const;
