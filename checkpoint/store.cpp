@@ -153,6 +153,7 @@ Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha
         if (!listed.contains(name)) disk_->unlink_at(folder->get(), name.c_str(), 0);  // parts, and shards of a dead run
     }
     if (disk_->sync(folder->get()) != 0) return errno_error("cannot fsync the folder of the manifest");
+    if (auto synced = sync_root(); !synced) return synced.error();  // the temporary folder's own name: it may be committed under it
     return Sealed{seal_of(file), whole->total_bytes()};
 }
 

@@ -54,7 +54,7 @@ class Store {
     // A rank's part of the manifest, beside its shard. It need not survive a crash: it serves its own attempt only.
     Result<Sealed> write_part(const CheckpointId& id, const Manifest& part) const;
     // Reads the parts of all ranks (each must be the one that its rank announced), checks that the shards are there, and
-    // writes MANIFEST, fsynced. Errors: NoSpace; InvalidArgument when ranks disagree; Damaged; Internal.
+    // writes MANIFEST, fsynced, and all names that lead to it. Errors: NoSpace; InvalidArgument when ranks disagree; Damaged; Internal.
     Result<Sealed> write_manifest(const CheckpointId& id, std::span<const Sha256> parts) const;
     // Renames the temporary folder to its final name and fsyncs the root. Done already: fine. Errors: Damaged when
     // neither is there with this digest; Internal.
