@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include <fmt/format.h>
@@ -93,11 +94,36 @@ std::optional<CheckpointId> parse_folder_name(std::string_view name) {
     return id;
 }
 
+namespace {
+
+// As make_folders, and their names are durable before anything is written into them. Who finds a folder made leaves that to its maker,
+// another rank of the same gang: no checkpoint is committed before every rank has come past here.
+Result<void> make_durable_folders(Disk& disk, const std::filesystem::path& path, unsigned mode) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) return {};
+    const std::filesystem::path parent = path.parent_path();
+    if (!path.has_filename()) return make_durable_folders(disk, parent, mode);  // a slash at the end
+    if (!parent.empty()) {
+        if (auto made = make_durable_folders(disk, parent, 0755); !made) return made;
+    }
+    if (disk.make_folder_at(AT_FDCWD, path.c_str(), mode) != 0) {
+        if (errno == EEXIST) return {};
+        return errno_error("cannot make the folder " + path.string());
+    }
+    const Fd folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder || disk.sync(folder.get()) == 0) return {};
+    const Error error = errno_error("cannot fsync the folder of " + path.string());
+    disk.unlink_at(AT_FDCWD, path.c_str(), AT_REMOVEDIR);  // whoever tries again is not to take it for durable
+    return error;
+}
+
+}  // namespace
+
 Result<Store> Store::open(const std::string& root, Disk& disk) {
     auto refuse = [&](const std::string& why) {
         return Error{Code::InvalidArgument, fmt::format("checkpoint folder {}: {}; choose another with --checkpoint-dir", root, why)};
     };
-    if (auto made = make_folders(root, 0700); !made) return refuse(made.error().message);
+    if (auto made = make_durable_folders(disk, root, 0700); !made) return refuse(made.error().message);
     Fd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder) return refuse(std::strerror(errno));
     if (::faccessat(folder.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) return refuse("it cannot be written");
