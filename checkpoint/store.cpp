@@ -287,8 +287,11 @@ std::string Store::remove_folder(const std::string& name, std::size_t most_retir
     }
     auto folder = open_folder_at(folder_.get(), doomed);
     if (!folder) return folder.error().code == Code::NotFound ? "" : folder.error().message;
-    // The name must be gone from the disk before its shards' bytes are.
-    if (most_retired != 0 && disk_->sync(folder_.get()) == 0 && ::flock(folder->get(), LOCK_EX | LOCK_NB) == 0) retire_shards(folder->get(), most_retired);
+    // The name must be gone from the disk before what it held is; nobody trusts a temporary one.
+    if (!name.starts_with(kTemporary) && disk_->sync(folder_.get()) != 0) {
+        return fmt::format("cannot delete {}/{}: fsync: {}", root_, doomed, std::strerror(errno));
+    }
+    retire_shards(folder->get(), most_retired);
     for (const std::string& file : names_in(folder->get())) delete_file(folder->get(), file);
     if (disk_->unlink_at(folder_.get(), doomed.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
         return fmt::format("cannot delete {}/{}: {}", root_, doomed, std::strerror(errno));
@@ -298,6 +301,7 @@ std::string Store::remove_folder(const std::string& name, std::size_t most_retir
 
 // Of a folder that is being deleted and that nobody reads; never more in the pool than `most`.
 void Store::retire_shards(int folder, std::size_t most) const {
+    if (most == 0 || ::flock(folder, LOCK_EX | LOCK_NB) != 0) return;
     if (disk_->make_folder_at(folder_.get(), kPool, 0700) != 0 && errno != EEXIST) return;
     auto pool = open_folder_at(folder_.get(), kPool);
     if (!pool) return;
