@@ -204,10 +204,11 @@ Result<void> Store::sync_root() const {
 }
 
 Result<void> Store::publish(const CheckpointId& id, const Sha256& digest, IfThere if_there) const {
-    if (auto renamed = rename_into_place(id, if_there); !renamed) {
-        const auto there = open_folder(folder_name(id));  // another process may have been first, and not have come to its fsync
-        if (!there || seal_of(encode(there->manifest())) != digest) return renamed;
-    }
+    const auto is_right = [&](const Result<Checkpoint>& found) { return found.ok() && seal_of(encode(found->manifest())) == digest; };
+    Result<void> renamed = Error{Code::Damaged, fmt::format("{}/{} does not have the manifest {}", root_, temporary_name(id), to_hex(digest))};
+    if (is_right(open_folder(temporary_name(id)))) renamed = rename_into_place(id, if_there);
+    // Another process may have been first, and not have come to its fsync.
+    if (!renamed && !is_right(open_folder(folder_name(id)))) return renamed;
     if (auto synced = sync_root(); !synced) return synced;
     // What was exchanged for it goes only now: the other way round a loss of power could leave the old one, emptied, in its place.
     if (if_there == IfThere::Exchange) remove_folder(temporary_name(id));
