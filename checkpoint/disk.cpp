@@ -110,6 +110,7 @@ class RingWriter : public BlockWriter {
         const int result = done->res;
         ::io_uring_cqe_seen(&ring_, done);
         Block& block = blocks_[slot];
+        if (error_) return give_back(slot);  // nothing more is sent: what could not be would go with it, and come back twice
         if (result == -EINTR || result == -EAGAIN) return send(slot);
         if (result <= 0) {
             fail(result == 0 ? EIO : -result, block.place);

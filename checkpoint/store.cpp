@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include <fmt/format.h>
@@ -93,11 +94,36 @@ std::optional<CheckpointId> parse_folder_name(std::string_view name) {
     return id;
 }
 
+namespace {
+
+// As make_folders, and their names are durable before anything is written into them. Who finds a folder made leaves that to its maker,
+// another rank of the same gang: no checkpoint is committed before every rank has come past here.
+Result<void> make_durable_folders(Disk& disk, const std::filesystem::path& path, unsigned mode) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) return {};
+    const std::filesystem::path parent = path.parent_path();
+    if (!path.has_filename()) return make_durable_folders(disk, parent, mode);  // a slash at the end
+    if (!parent.empty()) {
+        if (auto made = make_durable_folders(disk, parent, 0755); !made) return made;
+    }
+    if (disk.make_folder_at(AT_FDCWD, path.c_str(), mode) != 0) {
+        if (errno == EEXIST) return {};
+        return errno_error("cannot make the folder " + path.string());
+    }
+    const Fd folder(::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!folder || disk.sync(folder.get()) == 0) return {};
+    const Error error = errno_error("cannot fsync the folder of " + path.string());
+    disk.unlink_at(AT_FDCWD, path.c_str(), AT_REMOVEDIR);  // whoever tries again is not to take it for durable
+    return error;
+}
+
+}  // namespace
+
 Result<Store> Store::open(const std::string& root, Disk& disk) {
     auto refuse = [&](const std::string& why) {
         return Error{Code::InvalidArgument, fmt::format("checkpoint folder {}: {}; choose another with --checkpoint-dir", root, why)};
     };
-    if (auto made = make_folders(root, 0700); !made) return refuse(made.error().message);
+    if (auto made = make_durable_folders(disk, root, 0700); !made) return refuse(made.error().message);
     Fd folder(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder) return refuse(std::strerror(errno));
     if (::faccessat(folder.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) return refuse("it cannot be written");
@@ -153,6 +179,7 @@ Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha
         if (!listed.contains(name)) disk_->unlink_at(folder->get(), name.c_str(), 0);  // parts, and shards of a dead run
     }
     if (disk_->sync(folder->get()) != 0) return errno_error("cannot fsync the folder of the manifest");
+    if (auto synced = sync_root(); !synced) return synced.error();  // the temporary folder's own name: it may be committed under it
     return Sealed{seal_of(file), whole->total_bytes()};
 }
 
@@ -166,19 +193,26 @@ Result<void> Store::rename_into_place(const CheckpointId& id, IfThere if_there) 
     }
     if (failed != 0 && errno == EEXIST && if_there == IfThere::Exchange) {
         failed = disk_->rename_at(folder_.get(), from.c_str(), folder_.get(), to.c_str(), RENAME_EXCHANGE);
-        if (failed == 0) remove_folder(from);
     }
     if (failed != 0) return errno_error(fmt::format("cannot publish {}/{}", root_, to));
+    return {};
+}
+
+Result<void> Store::sync_root() const {
     if (disk_->sync(folder_.get()) != 0) return errno_error("cannot fsync " + root_);
     return {};
 }
 
 Result<void> Store::publish(const CheckpointId& id, const Sha256& digest, IfThere if_there) const {
-    auto renamed = rename_into_place(id, if_there);
-    if (renamed) return {};
-    const auto there = open_folder(folder_name(id));  // another process may have been first
-    if (there && seal_of(encode(there->manifest())) == digest) return {};
-    return renamed;
+    const auto is_right = [&](const Result<Checkpoint>& found) { return found.ok() && seal_of(encode(found->manifest())) == digest; };
+    Result<void> renamed = Error{Code::Damaged, fmt::format("{}/{} does not have the manifest {}", root_, temporary_name(id), to_hex(digest))};
+    if (is_right(open_folder(temporary_name(id)))) renamed = rename_into_place(id, if_there);
+    // Another process may have been first, and not have come to its fsync.
+    if (!renamed && !is_right(open_folder(folder_name(id)))) return renamed;
+    if (auto synced = sync_root(); !synced) return synced;
+    // What was exchanged for it goes only now: the other way round a loss of power could leave the old one, emptied, in its place.
+    if (if_there == IfThere::Exchange) remove_folder(temporary_name(id));
+    return {};
 }
 
 Result<void> Store::drop_temporary(const CheckpointId& id) const {
@@ -214,9 +248,9 @@ Result<Checkpoint> Store::find(const CheckpointId& id, const Sha256& digest) con
             if (!waiting.ok() && waiting.error().code == Code::Damaged) return waiting.error();
             continue;
         }
-        if (auto renamed = rename_into_place(id, IfThere::Refuse); !renamed && renamed.error().code == Code::NoSpace) {
-            return renamed.error();
-        }
+        const auto renamed = rename_into_place(id, IfThere::Refuse);
+        if (renamed) (void)sync_root();  // the next restore finds it under either name
+        if (!renamed && renamed.error().code == Code::NoSpace) return renamed.error();
     }
     return Error{Code::Damaged, fmt::format("{}/{}: the checkpoint is missing (manifest {})", root_, folder_name(id), to_hex(digest))};
 }
@@ -254,8 +288,11 @@ std::string Store::remove_folder(const std::string& name, std::size_t most_retir
     }
     auto folder = open_folder_at(folder_.get(), doomed);
     if (!folder) return folder.error().code == Code::NotFound ? "" : folder.error().message;
-    // The name must be gone from the disk before its shards' bytes are.
-    if (most_retired != 0 && disk_->sync(folder_.get()) == 0 && ::flock(folder->get(), LOCK_EX | LOCK_NB) == 0) retire_shards(folder->get(), most_retired);
+    // The name must be gone from the disk before what it held is; nobody trusts a temporary one.
+    if (!name.starts_with(kTemporary) && disk_->sync(folder_.get()) != 0) {
+        return fmt::format("cannot delete {}/{}: fsync: {}", root_, doomed, std::strerror(errno));
+    }
+    retire_shards(folder->get(), most_retired);
     for (const std::string& file : names_in(folder->get())) delete_file(folder->get(), file);
     if (disk_->unlink_at(folder_.get(), doomed.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
         return fmt::format("cannot delete {}/{}: {}", root_, doomed, std::strerror(errno));
@@ -265,6 +302,7 @@ std::string Store::remove_folder(const std::string& name, std::size_t most_retir
 
 // Of a folder that is being deleted and that nobody reads; never more in the pool than `most`.
 void Store::retire_shards(int folder, std::size_t most) const {
+    if (most == 0 || ::flock(folder, LOCK_EX | LOCK_NB) != 0) return;
     if (disk_->make_folder_at(folder_.get(), kPool, 0700) != 0 && errno != EEXIST) return;
     auto pool = open_folder_at(folder_.get(), kPool);
     if (!pool) return;

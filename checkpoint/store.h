@@ -54,7 +54,7 @@ class Store {
     // A rank's part of the manifest, beside its shard. It need not survive a crash: it serves its own attempt only.
     Result<Sealed> write_part(const CheckpointId& id, const Manifest& part) const;
     // Reads the parts of all ranks (each must be the one that its rank announced), checks that the shards are there, and
-    // writes MANIFEST, fsynced. Errors: NoSpace; InvalidArgument when ranks disagree; Damaged; Internal.
+    // writes MANIFEST, fsynced, and all names that lead to it. Errors: NoSpace; InvalidArgument when ranks disagree; Damaged; Internal.
     Result<Sealed> write_manifest(const CheckpointId& id, std::span<const Sha256> parts) const;
     // Renames the temporary folder to its final name and fsyncs the root. Done already: fine. Errors: Damaged when
     // neither is there with this digest; Internal.
@@ -87,6 +87,7 @@ class Store {
     Store(std::string root, Fd folder, Disk& disk) : root_(std::move(root)), folder_(std::move(folder)), disk_(&disk) {}
     Result<Checkpoint> open_folder(const std::string& name) const;
     Result<void> rename_into_place(const CheckpointId& id, IfThere if_there) const;
+    Result<void> sync_root() const;
     std::string remove_folder(const std::string& name, std::size_t most_retired = 0) const;
     void retire_shards(int folder, std::size_t most) const;
     void delete_file(int folder, const std::string& name) const;

@@ -208,6 +208,28 @@ TEST_F(Checkpoints, AreRolledForwardWhenTheRenameWasLost) {
     EXPECT_TRUE(here.publish({300, 2}, sealed->digest).ok());  // the committer's own rename, late
 }
 
+TEST_F(Checkpoints, ArePublishedOnlyByTheirDigest) {
+    const Store here = store();
+    const auto first = write_all_ranks(here, {300, 2}, 2, 3.0f);
+    ASSERT_TRUE(first.ok());
+    Sha256 other = first->digest;
+    other[0] ^= 1;
+    EXPECT_EQ(here.publish({300, 2}, other).error().code, Code::Damaged);
+    EXPECT_TRUE(here.published().empty());
+    ASSERT_TRUE(here.publish({300, 2}, first->digest).ok());
+    const auto second = write_all_ranks(here, {300, 2}, 2, 4.0f);  // a program that starts afresh
+    ASSERT_TRUE(second.ok());
+    EXPECT_FALSE(here.publish({300, 2}, second->digest).ok());
+    for (int round = 0; round < 2; ++round) {
+        ASSERT_TRUE(here.publish({300, 2}, second->digest, IfThere::Exchange).ok());
+        auto found = here.find({300, 2}, second->digest);
+        expect_holds(found, 2, 4.0f);
+        EXPECT_FALSE(fs::exists(root_ + "/.tmp-step-000000000300-e000002"));
+    }
+    EXPECT_EQ(here.publish({300, 2}, first->digest, IfThere::Exchange).error().code, Code::Damaged);
+    EXPECT_EQ(here.publish({301, 2}, first->digest).error().code, Code::Damaged);
+}
+
 TEST_F(Checkpoints, AreRolledForwardByManyRanksAtOnce) {
     const Store here = store();
     for (std::uint64_t round = 1; round <= 10; ++round) {
