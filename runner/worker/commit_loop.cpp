@@ -98,6 +98,7 @@ checkpoint::CommitReply CommitLoop::decide_alone(const checkpoint::AskCoordinato
 void CommitLoop::perform_one(const checkpoint::Publish& action) {
     if (place_.is_alone) return;
     const auto published = store_.publish(id_of(action.step), action.digest);
+    unpublished_ = published ? std::nullopt : std::optional(action.step);
     if (!published) {
         outlets_.complain(fmt::format("the checkpoint of step {} is committed, but keeps its temporary name: {}", action.step,
                                       published.error().message));
@@ -109,7 +110,9 @@ void CommitLoop::perform_one(const checkpoint::DropTemporary& action) {
     if (!dropped) outlets_.complain(dropped.error().message);
 }
 
+// Not behind a publish that failed: the disk is not to be trusted with less.
 void CommitLoop::perform_one(const checkpoint::DeleteOld& action) {
+    if (unpublished_ == action.step) return;
     const std::string problems = store_.delete_old({place_.job, id_of(action.step), action.keep, place_.recycles});
     if (!problems.empty()) outlets_.complain(problems);
 }

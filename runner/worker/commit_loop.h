@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "checkpoint/committer.h"
@@ -49,6 +50,7 @@ class CommitLoop {
     std::condition_variable changed_;
     std::deque<checkpoint::CommitterEvent> events_;
     bool is_idle_ = true;
+    std::optional<std::uint64_t> unpublished_;  // the step whose publish failed last
     bool is_stopping_ = false;
     std::thread thread_;
 };
