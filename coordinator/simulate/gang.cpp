@@ -42,12 +42,14 @@ void World::join(const std::string& name, AttemptOf attempt, const proto::Launch
     gang.first_step = launch.restore().step();
     gang.step = std::max(gang.step, gang.first_step);
     if (launch.has_restore() && rotten_.count({attempt.first, launch.restore().step()}) != 0) {
-        proto::NodeMessage message;
-        *message.mutable_damaged()->mutable_id() = launch.id();
-        *message.mutable_damaged()->mutable_checkpoint() = launch.restore();
-        message.mutable_damaged()->set_what("checksum differs");
-        to_coordinator(name, std::move(message), !node.agent_up);
-        return;  // it waits for its end
+        shepherd.damaged.emplace();
+        *shepherd.damaged->mutable_id() = launch.id();
+        *shepherd.damaged->mutable_checkpoint() = launch.restore();
+        shepherd.damaged->set_what("checksum differs");
+        report(node, attempt);
+        if (random_.chance(0.5)) return;  // its program waits for its end, or ends itself
+        after(random_.between(milliseconds(1), milliseconds(100)), [this, name, attempt, first = shepherd.place.first_rank()] { exit_rank(name, attempt, first, 1, 0); });
+        return;
     }
     for (auto& [rank, process] : shepherd.ranks) {
         if (process.exited) continue;

@@ -247,8 +247,17 @@ void World::report(SimNode& node, AttemptOf attempt) {
     const bool by_shepherd = !node.agent_up;
     if (by_shepherd && now_ - node.agent_died < milliseconds(200)) return;
     if (by_shepherd && node.shepherds.at(attempt).phase < proto::ATTEMPT_PREPARED) return;
+    tell_damage(node, attempt, by_shepherd);
     proto::NodeMessage message;
     *message.mutable_report() = report_of(node, attempt);
+    to_coordinator(node.name, std::move(message), by_shepherd);
+}
+
+void World::tell_damage(SimNode& node, AttemptOf attempt, bool by_shepherd) {
+    const auto& damaged = node.shepherds.at(attempt).damaged;
+    if (!damaged) return;
+    proto::NodeMessage message;
+    *message.mutable_damaged() = *damaged;
     to_coordinator(node.name, std::move(message), by_shepherd);
 }
 
@@ -287,6 +296,7 @@ void World::beat(const std::string& name) {
         message.mutable_heartbeat()->set_coordinator_id(node.heard_coordinator);
         for (const auto& [attempt, shepherd] : node.shepherds) {
             if (shepherd.phase == proto::ATTEMPT_RUNNING) *message.mutable_heartbeat()->add_progress() = report_of(node, attempt);
+            tell_damage(node, attempt, false);
         }
         return to_coordinator(name, std::move(message), false);
     }

@@ -76,6 +76,7 @@ struct SimShepherd {
     std::string failure;
     std::map<std::uint32_t, SimRank> ranks;   // live and exited, by rank
     bool stopping = false;
+    std::optional<proto::CheckpointDamaged> damaged;  // told before each report: one of them arrives
 };
 
 struct SimNode {
@@ -174,6 +175,7 @@ class World {
     void say_hello(SimNode& node);
     void beat(const std::string& node);
     void report(SimNode& node, AttemptOf attempt);
+    void tell_damage(SimNode& node, AttemptOf attempt, bool by_shepherd);
     proto::AttemptReport report_of(const SimNode& node, AttemptOf attempt) const;
     bool speaks(const SimNode& node) const;
     // ---- gang.cpp: programs

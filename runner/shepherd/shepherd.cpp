@@ -246,6 +246,7 @@ proto::AttemptReport Shepherd::make_report() {
 void Shepherd::report_now() {
     changed_ = false;
     if (!prepare_) return;
+    if (damaged_) tell_coordinator(*damaged_);  // before what came of it; one of them arrives
     proto::FromShepherd message;
     *message.mutable_report() = make_report();
     agent_->send(message);

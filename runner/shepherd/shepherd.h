@@ -180,6 +180,7 @@ class Shepherd {
     std::map<std::uint32_t, std::unique_ptr<RankGroup>> groups_;
     std::map<pid_t, std::pair<std::uint32_t, std::uint32_t>> processes_;  // living ranks: step, rank
     std::vector<proto::RankReport> past_ranks_;                          // of finished steps
+    std::optional<proto::FromShepherd> damaged_;                         // a checkpoint that a rank could not read
     std::map<std::uint32_t, proto::CommitRequest> commits_;              // unanswered, by step id
     std::vector<proto::WorkerRelay> early_relays_;                       // for ranks that are not started here yet
     bool script_ended_ = false;

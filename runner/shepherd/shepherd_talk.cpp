@@ -192,6 +192,7 @@ void Shepherd::on_worker_frame(std::uint32_t step_id, const WorkerFrame& frame) 
             damaged.mutable_checkpoint()->set_attempt(header.attempt);
             damaged.set_what(printable(frame.payload.substr(0, kMostFaultText)));
             damaged.set_rank(header.rank);
+            damaged_ = message;  // told again with each report: this one may be lost
             return tell_coordinator(message);
         }
         case WorkerKind::Fault: {
