@@ -17,7 +17,7 @@
 namespace gangline::checkpoint {
 namespace {
 
-constexpr unsigned kDepth = 8;
+constexpr unsigned kDepth = 16;
 
 Error failed(int error, std::uint64_t place) {
     errno = error;

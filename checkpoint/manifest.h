@@ -25,7 +25,7 @@
 namespace gangline::checkpoint {
 
 inline constexpr std::uint32_t kManifestVersion = 1;
-inline constexpr std::uint64_t kBlockBytes = 8u << 20;
+inline constexpr std::uint64_t kBlockBytes = 1u << 20;  // small: another world size reads only what it needs
 inline constexpr std::uint32_t kMostWorld = 1u << 20;
 
 struct ShardRecord {

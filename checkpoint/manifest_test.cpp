@@ -14,6 +14,7 @@ Manifest part(std::uint32_t rank, std::uint32_t world) {
     manifest.step = 100;
     manifest.attempt = 3;
     manifest.world = world;
+    manifest.block_bytes = 8u << 20;
     manifest.shards.push_back({rank, shard_name(rank, world), 20'000'000, {1, 2, 3}});
     manifest.tensors.push_back({"model/sliced", DType::F32, Policy::Sliced, {world * 10, 4},
                                 {Box{rank, 4096, {rank * 10, 0}, {10, 4}}}});

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -23,6 +24,7 @@
 namespace gangline::checkpoint {
 namespace {
 
+constexpr std::uint64_t kReadBytes = 8u << 20;  // at once
 constexpr unsigned kReaders = 4;  // so that the disk has something to do while blocks are checked and copied
 
 struct FreeMemory {
@@ -91,10 +93,27 @@ bool is_cached(int fd, std::size_t size, std::uint64_t begin) {
 
 }  // namespace
 
-Result<void> Checkpoint::read_block(const ShardRecord& shard, std::uint64_t index, char* memory, std::uint64_t& size) const {
+// So many are read at once.
+std::uint64_t Checkpoint::most_blocks() const { return std::max<std::uint64_t>(1, kReadBytes / manifest_.block_bytes); }
+
+// Joins the block to those before it where it can.
+void Checkpoint::add_work(std::vector<Work>& work, const ShardRecord& shard, std::uint64_t block, const std::vector<std::uint32_t>& pieces) const {
+    if (work.empty() || work.back().shard != &shard || work.back().block + work.back().blocks != block || work.back().blocks == most_blocks()) {
+        work.push_back({&shard, block, 1, pieces});
+        return;
+    }
+    Work& last = work.back();
+    ++last.blocks;
+    std::vector<std::uint32_t> all;
+    std::set_union(last.pieces.begin(), last.pieces.end(), pieces.begin(), pieces.end(), std::back_inserter(all));
+    last.pieces = std::move(all);
+}
+
+Result<void> Checkpoint::read_blocks(const Work& work, char* memory, std::uint64_t& size) const {
+    const ShardRecord& shard = *work.shard;
     const File& file = files_.at(shard.rank);
-    const std::uint64_t begin = index * manifest_.block_bytes;
-    size = std::min(manifest_.block_bytes, shard.size - begin);
+    const std::uint64_t begin = work.block * manifest_.block_bytes;
+    size = std::min(work.blocks * manifest_.block_bytes, shard.size - begin);
     std::uint64_t filled = 0;
     int fd = file.direct && !is_cached(file.cached.get(), size, begin) ? file.direct.get() : file.cached.get();
     while (filled < size) {
@@ -106,14 +125,17 @@ Result<void> Checkpoint::read_block(const ShardRecord& shard, std::uint64_t inde
             if (n < 0) continue;
         }
         if (n <= 0) {
-            return Error{Code::Damaged, fmt::format("{}/{}: block {} cannot be read: {}", place_, shard.name, index,
+            return Error{Code::Damaged, fmt::format("{}/{}: block {} cannot be read: {}", place_, shard.name, (begin + filled) / manifest_.block_bytes,
                                                     n == 0 ? "the file has become shorter" : std::strerror(errno))};
         }
         filled += static_cast<std::uint64_t>(n);
     }
-    if (crc32c(memory, size) != shard.block_crcs[static_cast<std::size_t>(index)]) {
-        return Error{Code::Damaged, fmt::format("{}/{}: block {} (bytes {} to {}) does not have its checksum", place_, shard.name, index, begin,
-                                                begin + size)};
+    for (std::uint64_t i = 0; i < work.blocks; ++i) {
+        const std::uint64_t at = i * manifest_.block_bytes;
+        const std::uint64_t bytes = std::min(manifest_.block_bytes, size - at);
+        if (crc32c(memory + at, bytes) == shard.block_crcs[static_cast<std::size_t>(work.block + i)]) continue;
+        return Error{Code::Damaged, fmt::format("{}/{}: block {} (bytes {} to {}) does not have its checksum", place_, shard.name, work.block + i, begin + at,
+                                                begin + at + bytes)};
     }
     return {};
 }
@@ -239,12 +261,12 @@ Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<
         if (!error) error = std::move(what);
     };
     const auto read = [&] {
-        const AlignedMemory memory = aligned_memory(static_cast<std::size_t>((manifest_.block_bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment));
+        const AlignedMemory memory = aligned_memory(static_cast<std::size_t>((most_blocks() * manifest_.block_bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment));
         if (memory == nullptr) return fail({Code::NoSpace, "no memory for a block"});
         for (std::size_t index = 0; !is_over && (index = next++) < work.size();) {
             const Work& one = work[index];
             std::uint64_t size = 0;
-            if (auto loaded = read_block(*one.shard, one.block, memory.get(), size); !loaded) return fail(loaded.error());
+            if (auto loaded = read_blocks(one, memory.get(), size); !loaded) return fail(loaded.error());
             const std::uint64_t begin = one.block * manifest_.block_bytes;
             for (const std::uint32_t piece : one.pieces) copy_rows(pieces_.at(one.shard->rank)[piece], begin, begin + size, memory.get());
             if (progress) progress(done += size);
@@ -271,7 +293,7 @@ Result<void> Checkpoint::run_pieces() {
                 if (has_bytes_in(piece, block * manifest_.block_bytes, (block + 1) * manifest_.block_bytes)) blocks[block].push_back(i);
             }
         }
-        for (auto& [block, pieces] : blocks) work.push_back({&shard, block, std::move(pieces)});
+        for (const auto& [block, pieces] : blocks) add_work(work, shard, block, pieces);
     }
     auto done = run(work, {});
     pieces_.clear();
@@ -345,7 +367,7 @@ Result<void> Checkpoint::fill(std::span<const Tensor> wanted, std::uint32_t rank
 Result<void> Checkpoint::verify(const std::function<void(std::uint64_t done)>& progress) {
     std::vector<Work> work;
     for (const ShardRecord& shard : manifest_.shards) {
-        for (std::uint64_t index = 0; index < shard.block_crcs.size(); ++index) work.push_back({&shard, index, {}});
+        for (std::uint64_t index = 0; index < shard.block_crcs.size(); ++index) add_work(work, shard, index, {});
     }
     return run(work, progress);
 }

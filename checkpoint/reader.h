@@ -5,7 +5,7 @@
 // in the same pass. A wanted box is put together from all boxes that it intersects, whoever wrote them.
 //
 //   pieces   what a wanted tensor and a stored box share: rows that are contiguous in both, by ascending bytes of the shard
-//   blocks   each block that a piece lies in is read once, by one of a few threads, and all pieces take their rows out of it
+//   blocks   each block that a piece lies in is read once, with its neighbours, by one of a few threads; all pieces take their rows out of it
 //
 // Cold blocks are read with O_DIRECT, those in the page cache from there. Thread rule: one thread an object (it starts its own).
 
@@ -55,10 +55,11 @@ class Checkpoint {
         Shape file_strides;             // bytes
         Shape data_strides;
     };
-    struct Work {
+    struct Work {  // blocks side by side, read at once
         const ShardRecord* shard = nullptr;
         std::uint64_t block = 0;
-        std::vector<std::uint32_t> pieces;  // that have bytes in it
+        std::uint64_t blocks = 1;
+        std::vector<std::uint32_t> pieces;  // that have bytes in them, ascending
     };
 
     Result<void> check(std::span<const Tensor> wanted, std::uint32_t world) const;
@@ -69,7 +70,9 @@ class Checkpoint {
     static std::uint64_t first_row_behind(const Piece& piece, std::uint64_t begin);
     static bool has_bytes_in(const Piece& piece, std::uint64_t begin, std::uint64_t end);
     void copy_rows(const Piece& piece, std::uint64_t begin, std::uint64_t end, const char* block) const;
-    Result<void> read_block(const ShardRecord& shard, std::uint64_t index, char* memory, std::uint64_t& size) const;
+    std::uint64_t most_blocks() const;
+    void add_work(std::vector<Work>& work, const ShardRecord& shard, std::uint64_t block, const std::vector<std::uint32_t>& pieces) const;
+    Result<void> read_blocks(const Work& work, char* memory, std::uint64_t& size) const;
     Result<void> run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress);
     Result<void> run_pieces();
 

@@ -86,7 +86,7 @@ TEST_F(AShard, HoldsEveryTypeAndShapeAndComesBack) {
     const auto part = write_shard(folder().get(), {7, 100, 3, 0, 1, tensors});
     ASSERT_TRUE(part.ok()) << part.error().message;
     EXPECT_EQ(part->shards[0].size, fs::file_size(root_ + "/shard-00000-of-00001.h5"));
-    EXPECT_EQ(part->shards[0].block_crcs.size(), 3u);
+    EXPECT_EQ(part->shards[0].block_crcs.size(), (part->shards[0].size + kBlockBytes - 1) / kBlockBytes);
     const auto again = parse(encode(*part));
     ASSERT_TRUE(again.ok()) << again.error().message;
 
