@@ -246,6 +246,7 @@ struct Brain::State {
     bool is_reserved_from(const Job& job, const std::string& node) const;
     bool is_reserved_from(const Job& job, const std::string& node, Ms end) const;
     std::uint32_t spares_wanted() const;
+    std::uint32_t most_nodes_needed() const;
     std::vector<std::string> hold_spares_back(Cluster& cluster) const;
     Cluster cluster_now(const Job* without, std::vector<Ending>* running) const;
     std::vector<Job*> queue_in_order() const;

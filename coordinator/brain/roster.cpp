@@ -143,9 +143,23 @@ std::uint32_t Brain::State::spares_wanted() const {
     return 0;
 }
 
+// Of the queued jobs: nodes that one of them needs at least.
+std::uint32_t Brain::State::most_nodes_needed() const {
+    std::set<std::uint32_t> needs;
+    for (const auto& [key, job] : facts.queue) needs.insert(job->need);
+    std::uint32_t most = 0;
+    for (const std::uint32_t index : needs) {
+        const Need need = facts.needs[index].smallest();
+        const std::uint64_t on_each = need.ranks_per_node != 0 ? need.ranks_per_node : std::max<std::uint64_t>(1, nodes_in_order().empty->most_cards() / std::max(1u, need.cards_per_rank));
+        most = std::max({most, need.nodes_min, static_cast<std::uint32_t>((need.ranks + on_each - 1) / on_each)});
+    }
+    return most;
+}
+
 // Closes empty nodes to the queue: as many as are wanted, less those that are away already; each from another rack where it can be.
 std::vector<std::string> Brain::State::hold_spares_back(Cluster& cluster) const {
-    std::uint32_t wanted = spares_wanted();
+    const std::uint32_t needed = spares_wanted() == 0 ? 0 : most_nodes_needed();
+    std::uint32_t wanted = std::min(spares_wanted(), cluster.nodes() > needed ? cluster.nodes() - needed : 0);  // they yield to a job that needs them all
     if (wanted == 0) return {};
     std::set<std::string> claimed;
     const auto add = [&](const Job& job) {
