@@ -7,7 +7,7 @@
 //   dataset attributes  global_shape, global_offset, dtype (HDF5 1.10 knows no bfloat16 or float8), kind (the policy)
 //   root attributes     format_version, job, attempt, rank, world; the step is the dataset gangline_step
 //
-// A retired shard's file may be taken for the new one: writing over blocks that the disk has is twice as fast as into fresh ones. Its first
+// A retired shard's file may be taken for the new one: writing over blocks that the disk has is faster than into fresh ones (docs/benchmarks.md, B1r). Its first
 // page is zeroed, and that made durable, before anything else; the true first block comes last.
 // Thread rule: one thread at a time (the HDF5 library may be used by others: Debian's build locks itself).
 
