@@ -58,6 +58,14 @@ Result<std::string> read_file_at(int folder, const std::string& name) {
     return content;
 }
 
+std::string temporary_name(const CheckpointId& id) { return std::string(kTemporary) + folder_name(id); }
+
+bool is_kept(const Store::Kept& kept, const CheckpointId& id) {
+    return id == kept.newest || std::find(kept.keep.begin(), kept.keep.end(), id) != kept.keep.end();
+}
+
+}  // namespace
+
 std::vector<std::string> names_in(int folder) {
     std::vector<std::string> names;
     const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -74,14 +82,6 @@ std::vector<std::string> names_in(int folder) {
     std::sort(names.begin(), names.end());
     return names;
 }
-
-std::string temporary_name(const CheckpointId& id) { return std::string(kTemporary) + folder_name(id); }
-
-bool is_kept(const Store::Kept& kept, const CheckpointId& id) {
-    return id == kept.newest || std::find(kept.keep.begin(), kept.keep.end(), id) != kept.keep.end();
-}
-
-}  // namespace
 
 std::string folder_name(const CheckpointId& id) { return fmt::format("step-{:012}-e{:06}", id.step, id.attempt); }
 

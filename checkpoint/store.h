@@ -98,4 +98,7 @@ class Store {
     Disk* disk_;
 };
 
+// What the open folder holds, in order, without "." and ".."; empty when it cannot be read.
+std::vector<std::string> names_in(int folder);
+
 }  // namespace gangline::checkpoint

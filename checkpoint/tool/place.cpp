@@ -1,6 +1,5 @@
 #include "checkpoint/tool/place.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -121,23 +120,6 @@ std::string_view name_of(State state) {
         case State::Deleting: return "deleting";
     }
     return "?";
-}
-
-std::vector<std::string> names_in(int folder) {
-    std::vector<std::string> names;
-    const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR* stream = copy < 0 ? nullptr : ::fdopendir(copy);
-    if (stream == nullptr) {
-        if (copy >= 0) ::close(copy);
-        return names;
-    }
-    while (const dirent* entry = ::readdir(stream)) {
-        const std::string name = entry->d_name;
-        if (name != "." && name != "..") names.push_back(name);
-    }
-    ::closedir(stream);
-    std::sort(names.begin(), names.end());
-    return names;
 }
 
 Result<Place> place_of(std::span<const std::string> words) {

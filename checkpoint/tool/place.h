@@ -72,6 +72,4 @@ Result<void> check_shards(const Opened& opened);
 // "; it has folders of jobs: give .../job-12" where the root is one level too high; else empty.
 std::string job_folders_hint(const Place& place);
 
-std::vector<std::string> names_in(int folder);
-
 }  // namespace gangline::checkpoint::tool
