@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/keeper/keeper.h"
 #include "checkpoint/tool/verb.h"
 #include "coordinator/server/main.h"
 #include "coordinator/simulate/verb.h"
@@ -23,6 +24,7 @@ int main(int argc, char** argv) {
     if (verb == "execd") return gangline::runner::execd_main(argc - 1, argv + 1);
     if (verb == "ckpt") return gangline::checkpoint::tool::ckpt_main(argc - 1, argv + 1, gangline::runner::checkpoint_folder_of);
     if (verb == "simulate") return gangline::simulate::simulate_main(argc - 1, argv + 1);
+    if (verb == "keeper") return gangline::checkpoint::keeper_main(argc - 1, argv + 1);
     if (verb == "shepherd") return gangline::runner::shepherd_main(argc - 1, argv + 1);
     return gangline::runner::cli_main(argc, argv);
 }

@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -57,7 +59,7 @@ class Scratch {
 }  // namespace
 
 ShardImage::~ShardImage() {
-    if (memory_ != nullptr) ::munmap(memory_, memory_size_);
+    if (own_.data != nullptr) ::munmap(own_.data, own_.size);
 }
 
 std::size_t ShardImage::block_size(std::size_t index) const {
@@ -96,7 +98,6 @@ Result<void> ShardImage::prepare(const ShardPlan& plan) {
         if (const std::uint64_t bytes = bytes_in(plan.tensors[i]); bytes != 0) pieces_.push_back({places_[i], bytes, i});
     }
     std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) { return a.place < b.place; });
-    if (auto taken = take_memory(size); !taken) return taken;
     size_ = size;
     if (auto loaded = load_template(file.get()); !loaded) {
         size_ = 0;
@@ -112,56 +113,80 @@ Result<void> ShardImage::prepare(const ShardPlan& plan) {
     return {};
 }
 
-// Touched here, so that no save pays for fresh pages.
-Result<void> ShardImage::take_memory(std::uint64_t size) {
-    if (size <= memory_size_) return {};
-    if (memory_ != nullptr) ::munmap(memory_, memory_size_);
-    memory_size_ = 0;
-    const std::uint64_t wanted = round_up(size, kLargePage);
+// Touched here, so that no later save pays for fresh pages.
+Result<void> ShardImage::take_memory() {
+    if (size_ <= own_.size) return {};
+    if (own_.data != nullptr) ::munmap(own_.data, own_.size);
+    own_ = {};
+    const std::uint64_t wanted = round_up(size_, kLargePage);
     void* const taken = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    memory_ = taken == MAP_FAILED ? nullptr : static_cast<char*>(taken);
-    if (memory_ == nullptr) return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size)};
-    memory_size_ = wanted;
-    (void)::madvise(memory_, wanted, MADV_HUGEPAGE);
-    if (::madvise(memory_, wanted, MADV_POPULATE_WRITE) != 0 && errno == ENOMEM) {
-        ::munmap(memory_, wanted);
-        memory_ = nullptr;
-        memory_size_ = 0;
-        return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size)};
+    if (taken == MAP_FAILED) return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size_)};
+    (void)::madvise(taken, wanted, MADV_HUGEPAGE);
+    if (::madvise(taken, wanted, MADV_POPULATE_WRITE) != 0 && errno == ENOMEM) {
+        ::munmap(taken, wanted);
+        return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size_)};
     }
+    own_ = {static_cast<char*>(taken), wanted, 0};
     return {};
 }
 
 // All bytes of the laid-out file that are no tensor's.
 Result<void> ShardImage::load_template(int file) {
+    template_.clear();
     std::uint64_t at = 0;
     const auto load_until = [&](std::uint64_t end) -> Result<void> {
-        while (at < end) {
-            const ssize_t got = ::pread(file, memory_ + at, static_cast<std::size_t>(end - at), static_cast<off_t>(at));
+        if (at >= end) return {};
+        Extent extent{at, std::string(static_cast<std::size_t>(end - at), '\0')};  // behind the file's end: zeros
+        for (std::uint64_t filled = 0; at + filled < end;) {
+            const ssize_t got = ::pread(file, extent.bytes.data() + filled, static_cast<std::size_t>(end - at - filled), static_cast<off_t>(at + filled));
             if (got < 0 && errno == EINTR) continue;
             if (got < 0) return errno_error("cannot read the layout");
-            if (got == 0) {
-                std::memset(memory_ + at, 0, static_cast<std::size_t>(end - at));
-                at = end;
-            }
-            at += static_cast<std::uint64_t>(got);
+            if (got == 0) break;
+            filled += static_cast<std::uint64_t>(got);
         }
+        template_.push_back(std::move(extent));
         return {};
     };
     for (const Piece& piece : pieces_) {
         if (auto loaded = load_until(piece.place); !loaded) return loaded;
         at = piece.place + piece.size;
     }
+    static std::atomic<std::uint64_t> templates{0};
+    template_number_ = ++templates;
     return load_until(size_);
 }
 
-void ShardImage::begin(std::uint64_t step, std::span<const Tensor> tensors) {
+Result<void> ShardImage::begin(std::uint64_t step, std::span<const Tensor> tensors, ImageMemory* memory) {
+    if (memory == nullptr) {
+        if (auto taken = take_memory(); !taken) return taken;
+        memory = &own_;
+    }
+    if (memory->laid_out != template_number_) {
+        for (const Extent& extent : template_) std::memcpy(memory->data + extent.place, extent.bytes.data(), extent.bytes.size());
+        memory->laid_out = template_number_;
+    }
+    memory_ = memory->data;
     sources_.clear();
     for (const Tensor& tensor : tensors) sources_.push_back(static_cast<const char*>(tensor.data));
     std::memcpy(memory_ + step_place_, &step, sizeof step);
     const std::lock_guard lock(mutex_);
     taken_ = copied_ = given_ = 0;
     ready_.clear();
+    return {};
+}
+
+void ShardImage::adopt(const Manifest& part, char* memory) {
+    const ShardRecord& shard = part.shards.at(0);
+    size_ = shard.size;
+    memory_ = memory;
+    crcs_ = shard.block_crcs;
+    shaped_.clear();
+    job_ = 0;  // laid out for nobody
+    const std::lock_guard lock(mutex_);
+    given_ = 0;
+    taken_ = copied_ = blocks();
+    ready_.resize(blocks());
+    std::iota(ready_.begin(), ready_.end(), std::size_t{0});
 }
 
 void ShardImage::copy_block(std::size_t index) {
@@ -190,12 +215,14 @@ bool ShardImage::copy_one() {
         index = taken_++;
     }
     copy_block(index);
+    bool is_last = false;
     {
         const std::lock_guard lock(mutex_);
-        ++copied_;
+        is_last = ++copied_ == blocks();
         ready_.push_back(index);
     }
     changed_.notify_all();
+    if (is_last && when_copied_) when_copied_();
     return true;
 }
 

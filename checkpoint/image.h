@@ -5,12 +5,14 @@
 //    \---- the template: made once by the HDF5 library, and again only when the tensors change ----/ (all but the tensors' bytes)
 //
 // Blocks of kBlockBytes are copied by as many threads as ask for one (copy_one), in the order of the file, and can be written as soon as
-// they are there (next_ready): no wait between copying and writing. The memory is taken once, touched at once, and kept.
+// they are there (next_ready): no wait between copying and writing. The memory is the image's own, taken once, touched at once, and kept; or
+// somebody else's, another one at each save if need be (ImageMemory): a keeper's outlives the process.
 //
-// Thread rule: prepare and begin by one thread while nobody copies; copy_one and wait_copied by any; next_ready by one other.
+// Thread rule: prepare, begin and adopt by one thread while nobody copies; copy_one and wait_copied by any; next_ready by one other.
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -23,6 +25,13 @@
 
 namespace gangline::checkpoint {
 
+// Memory for an image, mapped for writing; it keeps the template from one save to the next.
+struct ImageMemory {
+    char* data = nullptr;
+    std::uint64_t size = 0;
+    std::uint64_t laid_out = 0;  // the image's business: which template lies there
+};
+
 class ShardImage {
   public:
     ShardImage() = default;
@@ -30,10 +39,15 @@ class ShardImage {
     ShardImage(const ShardImage&) = delete;
     ShardImage& operator=(const ShardImage&) = delete;
 
-    // Lays the shard out, where it is not laid out so already. Errors: InvalidArgument (two tensors of one name, ...); NoSpace (memory).
+    // Lays the shard out, where it is not laid out so already. Errors: InvalidArgument (two tensors of one name, ...); NoSpace.
     Result<void> prepare(const ShardPlan& plan);
-    // The next save: its tensors are those of prepare, wherever their memory is now.
-    void begin(std::uint64_t step, std::span<const Tensor> tensors);
+    // The next save: its tensors are those of prepare, wherever their memory is now. Copied into `memory` of at least size() bytes, which stays
+    // until the next begin; without it into the image's own. Errors: NoSpace (memory).
+    Result<void> begin(std::uint64_t step, std::span<const Tensor> tensors, ImageMemory* memory = nullptr);
+    // Instead of the two: what another process has copied into this memory, whole, with its part of the manifest; only to be written.
+    void adopt(const Manifest& part, char* memory);
+    // Called by the thread that copies the last block of a save, at once: it must not wait. Before begin.
+    void when_copied(std::function<void()> call) { when_copied_ = std::move(call); }
 
     // Copies the next block that nobody has taken; false: there is none.
     bool copy_one();
@@ -68,7 +82,7 @@ class ShardImage {
         std::size_t tensor = 0;
     };
     bool is_laid_out_for(const ShardPlan& plan) const;
-    Result<void> take_memory(std::uint64_t size);
+    Result<void> take_memory();
     Result<void> load_template(int file);
     void copy_block(std::size_t index);
 
@@ -81,8 +95,15 @@ class ShardImage {
     std::vector<Piece> pieces_;  // in the order of the file, without empty ones
     std::uint64_t step_place_ = 0;
     std::uint64_t size_ = 0;
-    char* memory_ = nullptr;
-    std::uint64_t memory_size_ = 0;
+    struct Extent {  // bytes that are no tensor's
+        std::uint64_t place = 0;
+        std::string bytes;
+    };
+    std::vector<Extent> template_;
+    std::uint64_t template_number_ = 0;
+    ImageMemory own_;
+    char* memory_ = nullptr;            // of this save
+    std::function<void()> when_copied_;
     std::vector<const char*> sources_;  // of this save, by tensor
     std::vector<std::uint32_t> crcs_;
 

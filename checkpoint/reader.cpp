@@ -53,6 +53,20 @@ Shape strides_of(const Shape& extent, std::size_t width) {
 
 }  // namespace
 
+Result<ShardMemory> ShardMemory::map(const Fd& memory, std::uint64_t size) {
+    struct stat status {};
+    if (::fstat(memory.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < size || size == 0) {
+        return Error{Code::Damaged, fmt::format("a shard of {} bytes is not in this memory", size)};
+    }
+    void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, memory.get(), 0);
+    if (mapped == MAP_FAILED) return errno_error("cannot map a shard's memory");
+    return ShardMemory(static_cast<const char*>(mapped), size);
+}
+
+ShardMemory::~ShardMemory() {
+    if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
+}
+
 Checkpoint::Checkpoint(Fd folder, Manifest manifest, std::string place)
     : folder_(std::move(folder)), manifest_(std::move(manifest)), place_(std::move(place)) {
     if (folder_) (void)::flock(folder_.get(), LOCK_SH | LOCK_NB);  // see Store::delete_old; where there are no locks nothing is recycled
@@ -109,8 +123,23 @@ void Checkpoint::add_work(std::vector<Work>& work, const ShardRecord& shard, std
     last.pieces = std::move(all);
 }
 
+// Nothing: not there, or not what the manifest says.
+const char* Checkpoint::find_in_memory(const Work& work, std::uint64_t& size) const {
+    const auto found = memory_.find(work.shard->rank);
+    if (found == memory_.end() || found->second.size() != work.shard->size) return nullptr;
+    const std::uint64_t begin = work.block * manifest_.block_bytes;
+    size = std::min(work.blocks * manifest_.block_bytes, work.shard->size - begin);
+    const char* const bytes = found->second.data() + begin;
+    for (std::uint64_t i = 0; i < work.blocks; ++i) {
+        const std::uint64_t at = i * manifest_.block_bytes;
+        if (crc32c(bytes + at, std::min(manifest_.block_bytes, size - at)) != work.shard->block_crcs[static_cast<std::size_t>(work.block + i)]) return nullptr;
+    }
+    return bytes;
+}
+
 Result<void> Checkpoint::read_blocks(const Work& work, char* memory, std::uint64_t& size) const {
     const ShardRecord& shard = *work.shard;
+    if (!files_.contains(shard.rank)) return Error{Code::Damaged, fmt::format("{}/{} is not there", place_, shard.name)};
     const File& file = files_.at(shard.rank);
     const std::uint64_t begin = work.block * manifest_.block_bytes;
     size = std::min(work.blocks * manifest_.block_bytes, shard.size - begin);
@@ -248,7 +277,8 @@ void Checkpoint::copy_rows(const Piece& piece, std::uint64_t begin, std::uint64_
 
 Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress) {
     for (const Work& one : work) {
-        if (auto opened = open_file(*one.shard); !opened) return opened;
+        const bool is_in_memory = memory_.contains(one.shard->rank);
+        if (auto opened = open_file(*one.shard); !opened && !is_in_memory) return opened;
     }
     std::atomic<std::size_t> next{0};
     std::atomic<std::uint64_t> done{0};
@@ -260,15 +290,24 @@ Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<
         const std::lock_guard lock(mutex);
         if (!error) error = std::move(what);
     };
+    const auto complain = [&](const Work& one) {
+        const std::lock_guard lock(mutex);
+        if (memory_problems_.empty()) memory_problems_ = fmt::format("{}: block {} of {} in memory does not have its checksum", place_, one.block, one.shard->name);
+    };
     const auto read = [&] {
         const AlignedMemory memory = aligned_memory(static_cast<std::size_t>((most_blocks() * manifest_.block_bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment));
         if (memory == nullptr) return fail({Code::NoSpace, "no memory for a block"});
         for (std::size_t index = 0; !is_over && (index = next++) < work.size();) {
             const Work& one = work[index];
             std::uint64_t size = 0;
-            if (auto loaded = read_blocks(one, memory.get(), size); !loaded) return fail(loaded.error());
+            const char* bytes = find_in_memory(one, size);
+            if (bytes == nullptr && memory_.contains(one.shard->rank)) complain(one);
+            if (bytes == nullptr) {
+                if (auto loaded = read_blocks(one, memory.get(), size); !loaded) return fail(loaded.error());
+                bytes = memory.get();
+            }
             const std::uint64_t begin = one.block * manifest_.block_bytes;
-            for (const std::uint32_t piece : one.pieces) copy_rows(pieces_.at(one.shard->rank)[piece], begin, begin + size, memory.get());
+            for (const std::uint32_t piece : one.pieces) copy_rows(pieces_.at(one.shard->rank)[piece], begin, begin + size, bytes);
             if (progress) progress(done += size);
         }
     };

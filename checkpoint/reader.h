@@ -14,6 +14,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/handle.h"
@@ -23,6 +24,23 @@
 
 namespace gangline::checkpoint {
 
+// A shard's bytes in memory that a keeper holds (a memfd), mapped for reading; they are verified as a file's are.
+class ShardMemory {
+  public:
+    // Errors: Damaged: there are not so many bytes.
+    static Result<ShardMemory> map(const Fd& memory, std::uint64_t size);
+    ShardMemory(ShardMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+    ShardMemory& operator=(ShardMemory&&) = delete;
+    ~ShardMemory();
+    const char* data() const { return data_; }
+    std::uint64_t size() const { return size_; }
+
+  private:
+    ShardMemory(const char* data, std::uint64_t size) : data_(data), size_(size) {}
+    const char* data_;
+    std::uint64_t size_;
+};
+
 class Checkpoint {
   public:
     // `folder` holds the shards; `place` is its path in messages. While the object lives no shard of it is recycled.
@@ -30,6 +48,10 @@ class Checkpoint {
 
     const Manifest& manifest() const { return manifest_; }
     const std::string& place() const { return place_; }
+    // This rank's shard is read from here; blocks that do not have their checksum come from its file.
+    void use_memory(std::uint32_t rank, ShardMemory memory) { memory_.emplace(rank, std::move(memory)); }
+    // What was wrong with such memory, in words; empty: nothing.
+    const std::string& memory_problems() const { return memory_problems_; }
 
     // Fills all tensors of one rank. Strict: the checkpoint has exactly these names, with these types and shapes.
     // Errors: Refused with a remedy (other tensors, or another world and per-rank state): nothing has been written.
@@ -72,6 +94,7 @@ class Checkpoint {
     void copy_rows(const Piece& piece, std::uint64_t begin, std::uint64_t end, const char* block) const;
     std::uint64_t most_blocks() const;
     void add_work(std::vector<Work>& work, const ShardRecord& shard, std::uint64_t block, const std::vector<std::uint32_t>& pieces) const;
+    const char* find_in_memory(const Work& work, std::uint64_t& size) const;
     Result<void> read_blocks(const Work& work, char* memory, std::uint64_t& size) const;
     Result<void> run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress);
     Result<void> run_pieces();
@@ -80,6 +103,8 @@ class Checkpoint {
     Manifest manifest_;
     std::string place_;
     std::map<std::uint32_t, File> files_;  // by rank
+    std::map<std::uint32_t, ShardMemory> memory_;  // by rank
+    std::string memory_problems_;
     std::map<std::uint32_t, std::vector<Piece>> pieces_;  // by rank of the shard
 };
 

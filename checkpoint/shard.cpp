@@ -99,6 +99,34 @@ Result<void> write_blocks(Disk& disk, const ShardFile& file, ShardImage& image) 
     return written ? finished : written;
 }
 
+Result<void> fill(Disk& disk, int folder, const std::string& name, ShardImage& image, const Recycle& recycle) {
+    auto file = take_file(disk, folder, name, image.size(), recycle);
+    if (!file) return file.error();
+    if (auto written = write_blocks(disk, *file, image); !written) return written;
+    // Not tried again when it fails: the kernel has forgotten what it could not write.
+    if (disk.sync_data(file->fd.get()) != 0) return errno_error("cannot fsync " + name);
+    if (!file->is_direct) (void)::posix_fadvise(file->fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+    return {};
+}
+
+// Under its own name when it is whole and durable; no file is left otherwise.
+Result<void> write_named(Disk& disk, int folder, const std::string& name, ShardImage& image, const Recycle& recycle) {
+    const std::string temporary = "." + name + ".part";
+    disk.unlink_at(folder, temporary.c_str(), 0);
+    image.give_again();
+    auto filled = fill(disk, folder, temporary, image, recycle);
+    image.wait_copied();
+    if (filled && disk.rename_at(folder, temporary.c_str(), folder, name.c_str(), 0) != 0) filled = errno_error("cannot rename " + temporary);
+    if (filled && disk.sync(folder) != 0) filled = errno_error("cannot fsync the folder of " + name);
+    if (!filled) {
+        disk.unlink_at(folder, temporary.c_str(), 0);
+        disk.unlink_at(folder, name.c_str(), 0);
+    }
+    return filled;
+}
+
+}  // namespace
+
 Manifest part_of(const ShardPlan& plan, const ShardImage& image) {
     Manifest part;
     part.job = plan.job;
@@ -116,33 +144,14 @@ Manifest part_of(const ShardPlan& plan, const ShardImage& image) {
     return part;
 }
 
-Result<void> fill(Disk& disk, int folder, const std::string& name, ShardImage& image, const Recycle& recycle) {
-    auto file = take_file(disk, folder, name, image.size(), recycle);
-    if (!file) return file.error();
-    if (auto written = write_blocks(disk, *file, image); !written) return written;
-    // Not tried again when it fails: the kernel has forgotten what it could not write.
-    if (disk.sync_data(file->fd.get()) != 0) return errno_error("cannot fsync " + name);
-    if (!file->is_direct) (void)::posix_fadvise(file->fd.get(), 0, 0, POSIX_FADV_DONTNEED);
-    return {};
+Result<Manifest> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle) {
+    auto written = write_named(disk, folder, shard_name(plan.rank, plan.world), image, recycle);
+    if (!written) return written.error();
+    return part_of(plan, image);
 }
 
-}  // namespace
-
-Result<Manifest> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle) {
-    const std::string name = shard_name(plan.rank, plan.world);
-    const std::string temporary = "." + name + ".part";
-    disk.unlink_at(folder, temporary.c_str(), 0);
-    image.give_again();
-    auto filled = fill(disk, folder, temporary, image, recycle);
-    image.wait_copied();
-    if (filled && disk.rename_at(folder, temporary.c_str(), folder, name.c_str(), 0) != 0) filled = errno_error("cannot rename " + temporary);
-    if (filled && disk.sync(folder) != 0) filled = errno_error("cannot fsync the folder of " + name);
-    if (!filled) {
-        disk.unlink_at(folder, temporary.c_str(), 0);
-        disk.unlink_at(folder, name.c_str(), 0);
-        return filled.error();
-    }
-    return part_of(plan, image);
+Result<void> write_adopted(Disk& disk, int folder, ShardImage& image, const Manifest& part) {
+    return write_named(disk, folder, part.shards.at(0).name, image, {});
 }
 
 Result<Manifest> write_shard(int folder, const ShardPlan& plan, Disk& disk) {
@@ -151,7 +160,7 @@ Result<Manifest> write_shard(int folder, const ShardPlan& plan, Disk& disk) {
     }
     ShardImage image;
     if (auto prepared = image.prepare(plan); !prepared) return prepared.error();
-    image.begin(plan.step, plan.tensors);
+    if (auto begun = image.begin(plan.step, plan.tensors); !begun) return begun.error();
     return write_image(disk, folder, image, plan);
 }
 

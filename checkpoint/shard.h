@@ -31,6 +31,11 @@ using Recycle = std::function<bool(int folder, const std::string& name, std::uin
 // Errors: NoSpace; Internal. No file is left then, and the image is copied all the same.
 Result<Manifest> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle = {});
 
+// The same of an image that another process has made (ShardImage::adopt): its part is known already.
+Result<void> write_adopted(Disk& disk, int folder, ShardImage& image, const Manifest& part);
+// This rank's part of the manifest, once the image is copied.
+Manifest part_of(const ShardPlan& plan, const ShardImage& image);
+
 // Both in one: lays out, copies, writes. Errors: as write_image, and InvalidArgument (a tensor that cannot be stored, two of one name).
 Result<Manifest> write_shard(int folder, const ShardPlan& plan, Disk& disk = real_disk());
 

@@ -147,6 +147,19 @@ Result<Sealed> Store::write_part(const CheckpointId& id, const Manifest& part) c
     return Sealed{seal_of(file), part.total_bytes()};
 }
 
+Result<Manifest> Store::read_part(const CheckpointId& id, std::uint32_t rank) const {
+    auto folder = open_folder_at(folder_.get(), temporary_name(id));
+    if (!folder) return folder.error();
+    const auto file = read_file_at(folder->get(), part_name(rank));
+    if (!file) return file.error();
+    auto part = parse(*file);
+    if (!part) return part.error();
+    if (part->step != id.step || part->attempt != id.attempt || part->shards.size() != 1 || part->shards[0].rank != rank) {
+        return Error{Code::Damaged, fmt::format("{}/{}: {} is another rank's or another save's", root_, temporary_name(id), part_name(rank))};
+    }
+    return part;
+}
+
 Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha256> parts) const {
     auto folder = open_folder_at(folder_.get(), temporary_name(id));
     if (!folder) return folder.error();

@@ -53,6 +53,8 @@ class Store {
     Result<Fd> temporary(const CheckpointId& id) const;
     // A rank's part of the manifest, beside its shard. It need not survive a crash: it serves its own attempt only.
     Result<Sealed> write_part(const CheckpointId& id, const Manifest& part) const;
+    // A rank's part that lies there. Errors: NotFound, Damaged.
+    Result<Manifest> read_part(const CheckpointId& id, std::uint32_t rank) const;
     // Reads the parts of all ranks (each must be the one that its rank announced), checks that the shards are there, and
     // writes MANIFEST, fsynced, and all names that lead to it. Errors: NoSpace; InvalidArgument when ranks disagree; Damaged; Internal.
     Result<Sealed> write_manifest(const CheckpointId& id, std::span<const Sha256> parts) const;

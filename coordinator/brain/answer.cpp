@@ -149,6 +149,7 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
             one.set_pid(rank.report.pid());
             one.set_state(state_of(rank));
             one.set_step(rank.report.progress().step());
+            if (rank.report.has_snapshot_step()) one.set_snapshot_step(rank.report.snapshot_step());
         }
     }
     for (const Checkpoint& one : job.checkpoints) {

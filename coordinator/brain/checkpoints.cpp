@@ -1,12 +1,24 @@
 // Which checkpoints count. The journal is the commit point; a fenced attempt can neither commit nor condemn.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "coordinator/brain/core.h"
 
 namespace gangline::coordinator {
 namespace {
 
 bool is_failure(proto::FaultKind kind) { return kind == proto::INFRASTRUCTURE || kind == proto::USER; }
+
+// The snapshot that the attempt was started from: since then it has come to disk, and may count.
+bool is_start_of(const Attempt& attempt, const proto::CommitRequest& request) {
+    return attempt.restore && attempt.restore->in_memory() && attempt.restore->step() == request.step() && attempt.restore->attempt() == request.written_by();
+}
+
+std::string words_of(const proto::RestorePoint& point) {
+    if (point.in_memory()) return fmt::format("the snapshot of step {} (attempt {})", point.step(), point.attempt());
+    return fmt::format("the checkpoint of step {} (attempt {})", point.step(), point.attempt());
+}
 
 }  // namespace
 
@@ -23,7 +35,7 @@ void Brain::State::commit(const std::string& node, const proto::CommitRequest& r
     } else {
         for (const Checkpoint& one : job->checkpoints) {
             known = known || (!one.damaged && one.point.step() == request.step() &&
-                              one.point.attempt() == request.id().attempt() &&
+                              one.point.attempt() == (request.written_by() != 0 ? request.written_by() : request.id().attempt()) &&
                               one.point.manifest_sha256() == request.manifest_sha256());
         }
         const Checkpoint* newest = job->newest_good();
@@ -34,6 +46,8 @@ void Brain::State::commit(const std::string& node, const proto::CommitRequest& r
             refused = fmt::format("attempt {} is being ended: {}", request.id().attempt(), job->reason);
         } else if (!is_launched(job->state) && !is_ending(job->state)) {
             refused = fmt::format("attempt {} is not launched", request.id().attempt());
+        } else if (request.written_by() != 0 && !is_start_of(job->attempt(), request)) {
+            refused = fmt::format("attempt {} did not start from the snapshot of step {} of attempt {}", request.id().attempt(), request.step(), request.written_by());
         } else if (newest != nullptr && newest->point.step() >= request.step()) {
             refused = fmt::format("step {} is not newer than the committed step {}", request.step(), newest->point.step());
         }
@@ -46,6 +60,7 @@ void Brain::State::commit(const std::string& node, const proto::CommitRequest& r
         body.set_manifest_sha256(request.manifest_sha256());
         body.set_bytes(request.bytes());
         body.set_keep(options.keep_checkpoints);
+        body.set_written_by(request.written_by());
         record(std::move(committed));
     }
     answer.set_accepted(refused.empty());
@@ -56,15 +71,30 @@ void Brain::State::commit(const std::string& node, const proto::CommitRequest& r
     order(node, std::move(out));
 }
 
+// On the nodes that a job leaves: its keepers there bring to disk what is not there yet, and end.
+void Brain::State::release_snapshots(const Job& job, const std::vector<proto::Placement>& gang) {
+    if (job.attempts.empty() || (job.checkpoints.empty() && !job.snapshot)) return;
+    proto::AttemptId id;
+    id.set_job(job.id);
+    id.set_attempt(job.attempt().number);
+    for (const Part& part : job.attempt().parts) {
+        const bool stays = std::any_of(gang.begin(), gang.end(), [&](const proto::Placement& place) { return place.node() == part.place.node(); });
+        if (!stays && part.state == PartState::Gone) release(part.place.node(), id);
+    }
+}
+
 // A checkpoint that cannot be read back is not tried again; the gang restarts from the one before. When none is left the
-// job fails: it never starts afresh in silence.
+// job fails: it never starts afresh in silence. A snapshot that is lost before it was committed never counted: without it, and without a
+// checkpoint, the job begins where it would have begun.
 void Brain::State::damaged(const proto::CheckpointDamaged& message) {
     Job* job = facts.current(message.id());
     if (job == nullptr) return;
-    const proto::RestorePoint& point = message.checkpoint();
-    bool is_news = false;
+    proto::RestorePoint point = message.checkpoint();
+    const auto& start = job->attempt().restore;
+    point.set_in_memory(start && start->in_memory() && start->step() == point.step() && start->attempt() == point.attempt());
+    bool is_news = point.in_memory() && is_live(job->state);
     for (const Checkpoint& one : job->checkpoints) {
-        is_news = is_news || (!one.damaged && one.point.step() == point.step() && one.point.attempt() == point.attempt());
+        is_news = is_news || (!point.in_memory() && !one.damaged && one.point.step() == point.step() && one.point.attempt() == point.attempt());
     }
     if (!is_news) return;
     proto::Record found;
@@ -74,16 +104,16 @@ void Brain::State::damaged(const proto::CheckpointDamaged& message) {
     body.set_what(message.what());
     body.set_rank(message.rank());
     record(std::move(found));
-    hear_fault(*job, message.rank(), fmt::format("the checkpoint of step {} (attempt {}) is damaged: {}", point.step(),
-                                                 point.attempt(), message.what()));
-    if (!is_live(job->state)) return;
     Fault fault;
     fault.kind = proto::INFRASTRUCTURE;
     fault.rank = static_cast<std::int32_t>(message.rank());
-    fault.cause = fmt::format("the checkpoint of step {} (attempt {}) is damaged: {}", point.step(), point.attempt(),
-                              message.what());
-    if (const Checkpoint* older = job->newest_good()) {
-        fault.cause += fmt::format("; the one of step {} serves", older->point.step());
+    fault.cause = fmt::format("{} is {}: {}", words_of(point), point.in_memory() ? "lost" : "damaged", message.what());
+    hear_fault(*job, message.rank(), fault.cause);
+    if (!is_live(job->state)) return;
+    if (const auto older = job->restore_point()) {
+        fault.cause += fmt::format("; the one of step {} serves", older->step());
+    } else if (point.in_memory()) {
+        fault.cause += "; no checkpoint was committed before it: the job starts afresh";
     } else {
         fault.final = true;
         fault.cause += "; no other checkpoint is left, and the job is not started afresh: submit it again to do that";

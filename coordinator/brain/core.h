@@ -305,7 +305,9 @@ struct Brain::State {
     void hear_fault(Job& job, std::uint32_t rank, const std::string& what);
     std::optional<Fault> fault_in(Job& job, std::size_t part, const proto::AttemptReport& report);
     std::optional<Fault> script_fault(Job& job, const proto::AttemptReport& report);
-    void release(const std::string& node, const proto::AttemptId& id);
+    void release(const std::string& node, const proto::AttemptId& id, bool keep_snapshots = false);
+    std::optional<std::uint64_t> snapshot_of(const Job& job, std::size_t part) const;
+    void release_snapshots(const Job& job, const std::vector<proto::Placement>& gang);
     void unwanted(const std::string& node, const proto::AttemptId& id);
     // ---- liveness.cpp
     void hello(const std::string& node, const proto::Hello& hello);

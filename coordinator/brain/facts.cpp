@@ -60,6 +60,13 @@ const Checkpoint* Job::newest_good() const {
     return newest;
 }
 
+std::optional<proto::RestorePoint> Job::restore_point() const {
+    const Checkpoint* newest = newest_good();
+    if (snapshot && (newest == nullptr || newest->point.step() < snapshot->step())) return snapshot;
+    if (newest == nullptr) return std::nullopt;
+    return newest->point;
+}
+
 std::vector<proto::RestorePoint> Job::good_checkpoints(std::size_t most) const {
     std::vector<proto::RestorePoint> good;
     for (const Checkpoint& one : checkpoints) {
@@ -305,7 +312,7 @@ void Facts::apply_reserved(const proto::GangReserved& body, std::int64_t unix_ms
         }
         if (need.exclusive) attempt.idle_cards += static_cast<std::uint64_t>(node->info.cards_size()) - hold.cards.size();
         recount(*node);
-        attempt.parts.push_back({place, PartState::Held});
+        attempt.parts.push_back({place, PartState::Held, {}});
     }
     job->reason = body.reason();
     if (job->attempts.empty()) tally_start(*job, unix_ms);
@@ -379,9 +386,11 @@ void Facts::apply_gone(const proto::NodePartGone& body, std::int64_t unix_ms) {
         return;
     }
     part->state = body.presumed() ? PartState::Presumed : PartState::Gone;
+    if (body.has_snapshot_step() && !body.presumed()) part->snapshot = body.snapshot_step();
     if (job->attempt().all_gone() && job->attempt().gone_ms == 0) {
         job->attempt().gone_ms = unix_ms;
         remember(*job, unix_ms);
+        note_snapshot(*job);
     }
 }
 
@@ -432,16 +441,32 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
     forget_oldest_ended();
 }
 
+// The step that all of the attempt's ranks had whole. A node that was given up has lost its part.
+void Facts::note_snapshot(Job& job) {
+    std::optional<std::uint64_t> step;
+    for (const Part& part : job.attempt().parts) {
+        if (!part.snapshot) return;
+        step = std::min(step.value_or(*part.snapshot), *part.snapshot);
+    }
+    const Checkpoint* newest = job.newest_good();
+    if (!step || (newest != nullptr && newest->point.step() >= *step) || (job.snapshot && job.snapshot->step() >= *step)) return;
+    job.snapshot.emplace();
+    job.snapshot->set_step(*step);
+    job.snapshot->set_attempt(job.attempt().number);
+    job.snapshot->set_in_memory(true);
+}
+
 void Facts::apply_committed(const proto::CheckpointCommitted& body, std::int64_t unix_ms) {
     Job* job = find(body.id().job());
     if (job == nullptr) return;
     Checkpoint one;
     one.point.set_step(body.step());
-    one.point.set_attempt(body.id().attempt());
+    one.point.set_attempt(body.written_by() != 0 ? body.written_by() : body.id().attempt());
     one.point.set_manifest_sha256(body.manifest_sha256());
     one.unix_ms = unix_ms;
     one.bytes = body.bytes();
     job->checkpoints.push_back(std::move(one));
+    if (job->snapshot && job->snapshot->step() <= body.step()) job->snapshot.reset();
     if (body.keep() == 0) return;
     std::size_t good = 0;
     for (std::size_t i = job->checkpoints.size(); i-- > 0;) {  // steps rise: the newest are last
@@ -453,6 +478,10 @@ void Facts::apply_committed(const proto::CheckpointCommitted& body, std::int64_t
 void Facts::apply_damaged(const proto::CheckpointFoundDamaged& body) {
     Job* job = find(body.id().job());
     if (job == nullptr) return;
+    if (body.checkpoint().in_memory()) {
+        if (job->snapshot && job->snapshot->step() == body.checkpoint().step() && job->snapshot->attempt() == body.checkpoint().attempt()) job->snapshot.reset();
+        return;
+    }
     for (Checkpoint& one : job->checkpoints) {
         if (one.point.step() != body.checkpoint().step() || one.point.attempt() != body.checkpoint().attempt()) continue;
         one.damaged = true;

@@ -48,6 +48,7 @@ enum class PartState { Held, Presumed, Gone };  // Presumed: given up, but not p
 struct Part {
     proto::Placement place;
     PartState state = PartState::Held;
+    std::optional<std::uint64_t> snapshot;  // step; of one that is Gone
 };
 
 struct Attempt {
@@ -128,6 +129,7 @@ struct Job {
     std::int32_t exit_code = 0;
     std::vector<Attempt> attempts;
     std::vector<Checkpoint> checkpoints;
+    std::optional<proto::RestorePoint> snapshot;  // newer than any committed one: whole in memory when its gang ended
     std::vector<std::string> faults;
     std::vector<std::pair<std::string, std::uint32_t>> blamed;  // node, how often
     std::uint32_t user_failures = 0;
@@ -155,6 +157,8 @@ struct Job {
     QueueKey queue_key() const { return {-std::int64_t{spec.priority()}, id}; }
     // The newest committed checkpoint that is not damaged.
     const Checkpoint* newest_good() const;
+    // What the next attempt starts from; nothing: afresh.
+    std::optional<proto::RestorePoint> restore_point() const;
     // The newest `most` good ones, newest first.
     std::vector<proto::RestorePoint> good_checkpoints(std::size_t most) const;
     // Whether the attempt got further than every one before it. `last` is what its ranks last said.
@@ -262,6 +266,7 @@ class Facts {
     void apply_gone(const proto::NodePartGone& body, std::int64_t unix_ms);
     void apply_planned(const proto::PreemptionPlanned& body, std::int64_t unix_ms);
     void apply_ended(const proto::JobEnded& body, std::int64_t unix_ms);
+    void note_snapshot(Job& job);
     void apply_committed(const proto::CheckpointCommitted& body, std::int64_t unix_ms);
     void apply_damaged(const proto::CheckpointFoundDamaged& body);
     void apply_fault(const proto::JobFaultSeen& body);

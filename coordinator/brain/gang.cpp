@@ -191,14 +191,29 @@ void Brain::State::part_gone(Job& job, std::size_t part, bool presumed, std::str
     gone.mutable_node_part_gone()->set_node(node);
     gone.mutable_node_part_gone()->set_presumed(presumed);
     gone.mutable_node_part_gone()->set_note(std::move(note));
+    if (const auto step = presumed ? std::nullopt : snapshot_of(job, part)) gone.mutable_node_part_gone()->set_snapshot_step(*step);
     record(std::move(gone));
     if (presumed) {
         nodes_now[node].unwanted[key_of(id)] = now.steady;
     } else {
         nodes_now[node].unwanted.erase(key_of(id));
-        release(node, id);
+        release(node, id, job.state == proto::RECOVERING);
         place_wanted = true;
     }
+}
+
+// The newest step that every rank of this part has told to be whole in its keeper's memory. One before a rank's newest is on disk, or there too.
+std::optional<std::uint64_t> Brain::State::snapshot_of(const Job& job, std::size_t part) const {
+    const auto run = runs.find(job.id);
+    if (run == runs.end() || job.is_script()) return std::nullopt;
+    const proto::Placement& place = job.attempt().parts[part].place;
+    std::optional<std::uint64_t> step;
+    for (std::uint32_t rank = place.first_rank(); rank < place.first_rank() + place.rank_count(); ++rank) {
+        const auto one = run->second.ranks.find({0, rank});
+        if (one == run->second.ranks.end() || !one->second.report.has_snapshot_step()) return std::nullopt;
+        step = std::min(step.value_or(one->second.report.snapshot_step()), one->second.report.snapshot_step());
+    }
+    return step;
 }
 
 // Records every part that has said GONE. Only when that is no failure, or the failure is recorded already.

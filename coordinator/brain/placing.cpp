@@ -359,7 +359,8 @@ void Brain::State::reserve(Job& job, std::vector<proto::Placement> gang, std::st
     body.set_reason(std::move(reason));
     body.set_time_limit_s(time_limit_s);
     for (std::string& one : passed_over) body.add_passed_over(std::move(one));
-    if (const Checkpoint* newest = job.newest_good()) *body.mutable_restore() = newest->point;
+    if (const auto point = job.restore_point()) *body.mutable_restore() = *point;
+    release_snapshots(job, gang);
     record(std::move(reserved));
     if (!spares.empty()) hold_spares(job, spares);
     runs.erase(job.id);

@@ -217,6 +217,7 @@ void Brain::State::finish_job(Job& job, proto::JobState outcome, std::string rea
     timers.clear_job(job.id);
     runs.erase(job.id);
     record(std::move(ended));
+    release_snapshots(job, {});
     place_wanted = true;
 }
 

@@ -36,9 +36,10 @@ Fault fault_of_rank(const proto::RankReport& rank, const std::string& node) {
 
 }  // namespace
 
-void Brain::State::release(const std::string& node, const proto::AttemptId& id) {
+void Brain::State::release(const std::string& node, const proto::AttemptId& id, bool keep_snapshots) {
     proto::Order out;
     *out.mutable_release()->mutable_id() = id;
+    out.mutable_release()->set_keep_snapshots(keep_snapshots);
     order(node, std::move(out));
 }
 

@@ -48,14 +48,18 @@ void World::check_record(const proto::Record& record) {
         for (const auto& [step, good] : committed_[body.id().job()]) {
             if (good) best = std::max(best, step);
         }
-        if (body.restore().step() != best) violated(fmt::format("restored from step {}, but {} is committed", body.restore().step(), best));
+        const auto& whole = snapshots_[body.id().job()][body.restore().step()];
+        if (body.restore().in_memory()) {
+            if (body.restore().step() <= best) violated(fmt::format("restored from the snapshot of step {}, but {} is committed", body.restore().step(), best));
+            if (whole.size() != ranks) violated(fmt::format("restored from step {}, which {} of {} ranks had whole", body.restore().step(), whole.size(), ranks));
+        } else if (body.restore().step() != best) violated(fmt::format("restored from step {}, but {} is committed", body.restore().step(), best));
         if (body.restore().step() == 0 && !committed_[body.id().job()].empty()) violated("a silent fresh start");
         say(fmt::format("{}.{} reserved: {}", body.id().job(), body.id().attempt(), body.reason()));
     } else if (record.has_checkpoint_committed()) {
         const auto& body = record.checkpoint_committed();
         if (body.id().attempt() != newest_attempt_[body.id().job()]) violated("a fenced attempt has committed");
         committed_[body.id().job()][body.step()] = true;
-    } else if (record.has_checkpoint_found_damaged()) {
+    } else if (record.has_checkpoint_found_damaged() && !record.checkpoint_found_damaged().checkpoint().in_memory()) {
         committed_[record.checkpoint_found_damaged().id().job()][record.checkpoint_found_damaged().checkpoint().step()] = false;
     } else if (record.has_attempt_ending()) {
         const auto& body = record.attempt_ending();

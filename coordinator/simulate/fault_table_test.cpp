@@ -226,6 +226,60 @@ TEST(Fault, ADamagedCheckpointIsNotTriedAgainAndTheOlderOneServes) {
     expect_ended(world, job, proto::COMPLETED);
 }
 
+TEST(Fault, AKilledRanksGangStartsFromTheNewestSnapshotThatAllOfItHadWholeAndThatIsThenCommitted) {
+    World world(two_nodes());
+    const std::uint64_t job = world.submit(command(4, {"train", "steps=200", "step_ms=10", "every=50", "snapshot=20"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).progress().step() >= 95; }));
+    world.kill_rank(job, 3, SIGKILL);
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).attempt() == 2 && world.view(job).progress().step() > 80; }, seconds(2)));
+    EXPECT_EQ(world.view(job).attempts(1).restored().step(), 80u);
+    EXPECT_TRUE(world.view(job).attempts(1).restored().in_memory());
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).checkpoints_size() == 2; }, seconds(1)));
+    EXPECT_EQ(world.view(job).checkpoints(1).step(), 80u);
+    EXPECT_EQ(world.view(job).checkpoints(1).attempt(), 1u) << "the attempt that wrote it";
+    expect_ended(world, job, proto::COMPLETED);
+}
+
+TEST(Fault, ASnapshotThatIsLostNeverCountedSoTheCommittedCheckpointServes) {
+    WorldOptions options = two_nodes();
+    options.snapshot_is_lost = 1;
+    World world(options);
+    const std::uint64_t job = world.submit(command(4, {"train", "steps=200", "step_ms=10", "every=50", "snapshot=20"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).progress().step() >= 95; }));
+    world.kill_rank(job, 3, SIGKILL);
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).attempt() == 3; }, seconds(2)));
+    EXPECT_THAT(world.view(job).attempts(1).cause(), HasSubstr("the snapshot of step 80 (attempt 1) is lost"));
+    EXPECT_EQ(world.view(job).attempts(2).restored().step(), 50u);
+    expect_ended(world, job, proto::COMPLETED);
+    EXPECT_FALSE(world.view(job).checkpoints(0).damaged());
+}
+
+TEST(Fault, ASnapshotThatIsLostBeforeAnythingWasCommittedLetsTheJobBegin) {
+    WorldOptions options = two_nodes();
+    options.snapshot_is_lost = 1;
+    World world(options);
+    const std::uint64_t job = world.submit(command(4, {"train", "steps=60", "step_ms=10", "snapshot=20"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).progress().step() >= 45; }));
+    world.kill_rank(job, 3, SIGKILL);
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).attempt() == 3; }, seconds(2)));
+    EXPECT_THAT(world.view(job).attempts(1).cause(), HasSubstr("the job starts afresh"));
+    EXPECT_FALSE(world.view(job).attempts(2).has_restored());
+    expect_ended(world, job, proto::COMPLETED);
+}
+
+TEST(Fault, ALostNodeTakesItsSnapshotsWithIt) {
+    WorldOptions options = two_nodes();
+    options.nodes = 3;
+    World world(options);
+    const std::uint64_t job = world.submit(command(4, {"train", "steps=200", "step_ms=10", "every=50", "snapshot=20"}));
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).progress().step() >= 95; }));
+    world.kill_node("n1");
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).attempt() == 2 && world.view(job).progress().step() > 60; }, seconds(30)));
+    EXPECT_EQ(world.view(job).attempts(1).restored().step(), 50u);
+    EXPECT_FALSE(world.view(job).attempts(1).restored().in_memory());
+    expect_ended(world, job, proto::COMPLETED);
+}
+
 TEST(Fault, WhenNoCheckpointIsGoodTheJobFailsAndNeverStartsAfresh) {
     WorldOptions options = two_nodes();
     options.checkpoint_rots = 1;

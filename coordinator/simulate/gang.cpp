@@ -41,7 +41,8 @@ void World::join(const std::string& name, AttemptOf attempt, const proto::Launch
     SimGang& gang = gangs_[attempt];
     gang.first_step = launch.restore().step();
     gang.step = std::max(gang.step, gang.first_step);
-    if (launch.has_restore() && rotten_.count({attempt.first, launch.restore().step()}) != 0) {
+    const bool is_lost = launch.restore().in_memory() && random_.chance(options_.snapshot_is_lost);
+    if (is_lost || (launch.has_restore() && rotten_.count({attempt.first, launch.restore().step()}) != 0)) {
         shepherd.damaged.emplace();
         *shepherd.damaged->mutable_id() = launch.id();
         *shepherd.damaged->mutable_checkpoint() = launch.restore();
@@ -59,6 +60,9 @@ void World::join(const std::string& name, AttemptOf attempt, const proto::Launch
     }
     ++shepherd.revision;
     report(node, attempt);
+    if (launch.restore().in_memory() && shepherd.place.first_rank() == 0) {  // brought to disk meanwhile
+        after(milliseconds(5), [this, attempt, restore = launch.restore()] { commit(attempt, restore.step(), restore.attempt()); });
+    }
     if (gang.ticking) return;
     gang.ticking = true;
     after(milliseconds(option_of(spec, "step_ms", 10)), [this, attempt] { tick(attempt); });
@@ -91,6 +95,15 @@ void World::tick(AttemptOf attempt) {
             return exit_rank(node->name, attempt, rank, static_cast<std::int32_t>(option_of(spec, "fail_code", 1)), 0);
         }
     }
+    const std::uint64_t snapshot = option_of(spec, "snapshot", 0);  // every so many steps; these never come to disk by themselves
+    if (snapshot != 0 && gang.step % snapshot == 0) {
+        for (const auto& [node, shepherd] : parts) {
+            for (auto& [rank, process] : shepherd->ranks) {
+                process.snapshot = gang.step;
+                snapshots_[attempt.first][gang.step].insert(rank);
+            }
+        }
+    }
     const std::uint64_t every = option_of(spec, "every", 0);
     if (every != 0 && gang.step % every == 0) commit(attempt, gang.step);
     if (gang.step < option_of(spec, "steps", 100)) return;
@@ -103,7 +116,7 @@ void World::tick(AttemptOf attempt) {
     }
 }
 
-void World::commit(AttemptOf attempt, std::uint64_t step) {
+void World::commit(AttemptOf attempt, std::uint64_t step, std::uint32_t written_by) {
     for (const auto& [node, shepherd] : parts_of(attempt)) {
         if (shepherd->place.first_rank() != 0) continue;
         if (random_.chance(options_.checkpoint_rots)) rotten_.insert({attempt.first, step});
@@ -113,6 +126,7 @@ void World::commit(AttemptOf attempt, std::uint64_t step) {
         message.mutable_commit()->set_step(step);
         message.mutable_commit()->set_manifest_sha256(fmt::format("sha-{}-{}", attempt.second, step));
         message.mutable_commit()->set_bytes(1000);
+        message.mutable_commit()->set_written_by(written_by);
         to_coordinator(node->name, std::move(message), !node->agent_up);
     }
 }

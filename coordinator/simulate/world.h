@@ -9,7 +9,8 @@
 // check.cpp compares what the brain believes with it.
 //
 // Programs are argv: {"true"}; {"sleep", "ms=3000"}; {"train", "steps=200", "every=20", "step_ms=10"} with
-// "fail_rank=1 fail_step=50 fail_code=3" for a user's error. A train program reports progress and commits checkpoints.
+// "fail_rank=1 fail_step=50 fail_code=3" for a user's error. A train program reports progress and commits checkpoints;
+// "snapshot=20": it has every twentieth step whole in memory.
 // Thread rule: one thread.
 
 #include <cstdint>
@@ -48,6 +49,7 @@ struct WorldOptions {
     coordinator::BrainOptions brain = {};
     double coordinator_dies = 0;       // at each action
     double checkpoint_rots = 0;        // at each commit
+    double snapshot_is_lost = 0;       // at each start from one
     double echo = 0;                   // a rank whose peer has died exits with code 1
     Duration most_delay = milliseconds(2);
     double repeats = 0;                // each message comes again, up to 300 ms later, past others
@@ -66,6 +68,7 @@ struct SimRank {
     std::int32_t signal = 0;
     std::uint64_t beat = 0;
     std::uint64_t step = 0;
+    std::uint64_t snapshot = 0;        // whole in its keeper's memory; 0 = none
 };
 
 struct SimShepherd {
@@ -181,7 +184,7 @@ class World {
     // ---- gang.cpp: programs
     void join(const std::string& node, AttemptOf attempt, const proto::Launch& launch);
     void tick(AttemptOf attempt);
-    void commit(AttemptOf attempt, std::uint64_t step);
+    void commit(AttemptOf attempt, std::uint64_t step, std::uint32_t written_by = 0);
     void exit_rank(const std::string& node, AttemptOf attempt, std::uint32_t rank, std::int32_t code, std::int32_t signal);
     void echo(AttemptOf attempt);
     void finish_part(const std::string& node, AttemptOf attempt);
@@ -232,6 +235,7 @@ class World {
     std::set<std::uint64_t> evicted_for_;
     std::map<AttemptOf, std::uint64_t> ranks_exited_well_;
     std::map<std::uint64_t, std::map<std::uint64_t, bool>> committed_;   // job -> step -> good
+    std::map<std::uint64_t, std::map<std::uint64_t, std::set<std::uint32_t>>> snapshots_;  // job -> step -> ranks that had it whole
 };
 
 }  // namespace gangline::simulate

@@ -13,6 +13,7 @@ constexpr std::uint64_t kOurRevision = std::uint64_t{1} << 40;
 constexpr Duration kSpareMemory = seconds(10);
 constexpr Duration kAbandonSlack = seconds(2);
 constexpr Duration kLeavingLimit = seconds(8);
+constexpr Duration kKeeperLeavingLimit = seconds(310);  // it brings to disk what is not there yet, and ends by itself after five minutes
 constexpr Duration kReapLimit = seconds(10);      // then execd has died over it: asked again
 constexpr std::uint32_t kManyUnanswered = 20;     // beats; from then on each fourth, so that no queue of old news builds up
 
@@ -26,6 +27,8 @@ std::string digest_of(const proto::AttemptReport& report) {
     for (const auto& fault : report.faults()) digest += "|" + fault;
     return digest;
 }
+
+bool is_keeper(const std::string& spool_folder) { return spool_folder.starts_with("keeper-"); }
 
 }  // namespace
 
@@ -401,7 +404,12 @@ void AgentBrain::gone(Key key, Attempt& attempt) {
 
 void AgentBrain::release(const proto::Release& order) {
     const auto found = attempts_.find({order.id().job(), order.id().attempt()});
-    if (found == attempts_.end() || found->second.state != State::Gone) return;
+    const bool is_gone = found != attempts_.end() && found->second.state == State::Gone;
+    const bool has_other = std::any_of(attempts_.begin(), attempts_.end(), [&](const auto& one) {
+        return one.first.job == order.id().job() && !(is_gone && one.first.attempt == order.id().attempt());
+    });
+    if (!order.keep_snapshots() && !has_other) let_keeper_go(order.id().job());
+    if (!is_gone) return;
     const AttemptNote note = found->second.note;
     const bool connected = found->second.connected;
     attempts_.erase(found);
@@ -416,7 +424,8 @@ void AgentBrain::let_go(const AttemptNote& note, bool connected) {
     if (note.prepare.id().job() == 0) message.mutable_quit();
     else *message.mutable_release()->mutable_id() = note.prepare.id();
     actions_.push_back(TellShepherd{note.socket_name, std::move(message)});
-    leaving_[note.socket_name] = {note, now_.steady + kLeavingLimit};
+    const bool has_much_to_write = is_keeper(note.spool_folder) && !abandoned_;
+    leaving_[note.socket_name] = {note, now_.steady + (has_much_to_write ? kKeeperLeavingLimit : kLeavingLimit)};
 }
 
 void AgentBrain::has_left(const AttemptNote& note) {

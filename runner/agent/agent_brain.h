@@ -5,6 +5,9 @@
 //                  |                   |            | shepherd dies                ^
 //                  '- Waiting          '------------'--> Reaping ------------------'
 //
+// A job's keeper is started when one of its ranks asks for it, and stays over attempts, until the coordinator says that the job's snapshots are
+// not needed here any more.
+//
 // Orders are idempotent and fenced by epoch. An outcome (GONE) is kept and told again in every Hello until Release. A card is
 // offered to a new attempt only when the attempt that held it before is Gone here.
 
@@ -43,7 +46,7 @@ struct AgentOptions {
 
 // What outlives this process: enough to find the attempt again.
 struct AttemptNote {
-    proto::Prepare prepare;          // id 0/0: a spare
+    proto::Prepare prepare;          // id 0/0: a spare, or a keeper (its spool folder says which)
     std::string socket_name;
     std::string spool_folder;
     std::string spare_folder;        // of a spare that was taken for this attempt: what its first life left
@@ -117,6 +120,14 @@ class AgentBrain {
         bool connected = false;
         bool ready = false;                    // it has answered, so its PMIx server is up
     };
+    // Of one job.
+    struct Keeper {
+        AttemptNote note;
+        std::uint64_t request = 0;             // != 0: not spawned yet
+        bool connected = false;
+        TimePoint since;                       // it was asked for, or has spoken
+        std::vector<std::string> askers;       // sockets of shepherds
+    };
     // A shepherd that was told to go: until it has gone.
     struct Leaving {
         AttemptNote note;
@@ -152,6 +163,13 @@ class AgentBrain {
     void reap_leftover(const proto::AttemptId& id);
     void reattach(const AttemptNote& note);
     std::string why_not_ours(const proto::Prepare& order) const;
+    bool reattach_keeper(const AttemptNote& note);  // false: the note is a spare's
+    void keeper_wanted(Key key, const std::string& asker, bool start);
+    void answer_askers(Keeper& keeper);
+    void lose_keeper(std::uint64_t job);
+    void let_keeper_go(std::uint64_t job);
+    Keeper* keeper_by_socket(const std::string& name, std::uint64_t& job);
+    void watch_keepers(bool overslept);
     void let_go(const AttemptNote& note, bool connected);
     void has_left(const AttemptNote& note);
     proto::ReapRequest reap_request(Key key) const;
@@ -171,6 +189,7 @@ class AgentBrain {
     AgentOptions options_;
     std::map<Key, Attempt> attempts_;
     std::vector<Spare> spares_;
+    std::map<std::uint64_t, Keeper> keepers_;  // by job
     std::map<std::string, Leaving> leaving_;   // by socket
     std::string coordinator_id_;
     std::uint64_t sequence_ = 0;

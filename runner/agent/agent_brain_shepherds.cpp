@@ -21,6 +21,8 @@ constexpr Duration kOverslept = seconds(5);        // we did not run ourselves: 
 void AgentBrain::handle(const FromShepherdEvent& event) {
     Key key;
     if (Spare* spare = spare_by_socket(event.socket_name)) spare->ready = spare->ready || event.message.has_ready();
+    std::uint64_t job = 0;
+    if (Keeper* keeper = keeper_by_socket(event.socket_name, job)) keeper->since = now_.steady;
     Attempt* attempt = by_socket(event.socket_name, key);
     if (attempt == nullptr) return;
     attempt->heard = now_.steady;
@@ -37,6 +39,7 @@ void AgentBrain::handle(const FromShepherdEvent& event) {
         case proto::FromShepherd::kCommit: *message.mutable_commit() = event.message.commit(); break;
         case proto::FromShepherd::kDamaged: *message.mutable_damaged() = event.message.damaged(); break;
         case proto::FromShepherd::kFault: *message.mutable_fault() = event.message.fault(); break;
+        case proto::FromShepherd::kKeeper: return keeper_wanted(key, event.socket_name, event.message.keeper().start());
         case proto::FromShepherd::kPong:
         case proto::FromShepherd::kReady:
         case proto::FromShepherd::BODY_NOT_SET: return;
@@ -58,6 +61,12 @@ void AgentBrain::handle(const ShepherdUp& event) {
         spare->connected = true;
         actions_.push_back(TellShepherd{spare->socket_name, identity(spare->spool_folder)});
     }
+    std::uint64_t job = 0;
+    if (Keeper* keeper = keeper_by_socket(event.socket_name, job)) {
+        keeper->connected = true;
+        keeper->since = now_.steady;
+        answer_askers(*keeper);
+    }
 }
 
 void AgentBrain::handle(const ShepherdDown& event) {
@@ -75,6 +84,8 @@ void AgentBrain::handle(const ShepherdDown& event) {
         else reap(key, *attempt, "the shepherd of this attempt died");
         return;
     }
+    std::uint64_t job = 0;
+    if (keeper_by_socket(event.socket_name, job) != nullptr) return lose_keeper(job);
     const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.socket_name == event.socket_name; });
     if (found == spares_.end()) return;
     actions_.push_back(KillShepherd{found->shepherd});
@@ -96,8 +107,23 @@ void AgentBrain::handle(const Spawned& event) {
         actions_.push_back(Connect{attempt.note.socket_name, attempt.note.shepherd});
         return;
     }
+    for (auto& [job, keeper] : keepers_) {
+        if (keeper.request == 0 || keeper.request != event.reply.request()) continue;
+        if (!event.reply.error().empty()) {
+            say(fmt::format("keeper_failed job={} reason=\"{}\"", job, event.reply.error()));
+            return lose_keeper(job);
+        }
+        keeper.request = 0;
+        keeper.note.shepherd = {event.reply.pid(), event.reply.start_ticks()};
+        actions_.push_back(KeepNote{keeper.note});
+        actions_.push_back(Connect{keeper.note.socket_name, keeper.note.shepherd});
+        return;
+    }
     const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.request == event.reply.request(); });
-    if (found == spares_.end()) return;
+    if (found == spares_.end()) {  // a keeper that was not needed any more before it was there
+        if (event.reply.pid() != 0) actions_.push_back(KillShepherd{{event.reply.pid(), event.reply.start_ticks()}});
+        return;
+    }
     if (!event.reply.error().empty()) {
         say(fmt::format("spare_failed reason=\"{}\"", event.reply.error()));
         spares_.erase(found);
@@ -161,6 +187,7 @@ void AgentBrain::handle(const Started& event) {
     }
     for (const AttemptNote& note : event.notes) {
         if (note.prepare.id().job() != 0) continue;
+        if (reattach_keeper(note)) continue;
         actions_.push_back(DropNote{note.spool_folder});
         if (taken.contains(note.socket_name)) continue;  // the last agent died while it took this spare
         actions_.push_back(KillShepherd{note.shepherd});  // nobody knows how warm it is
@@ -181,6 +208,7 @@ void AgentBrain::exit_when_empty() {
         actions_.push_back(DropNote{attempt.note.spool_folder});
         if (std::exchange(attempt.connected, false)) let_go(attempt.note, true);
     }
+    while (!keepers_.empty()) let_keeper_go(keepers_.begin()->first);
     if (leaving_.empty()) actions_.push_back(Exit{0, "everything here has ended"});
 }
 
@@ -255,13 +283,18 @@ void AgentBrain::handle(const AgentTick&) {
     }
     end_late_ones();
     if (next_beat_ > now_.steady) return;
-    end_silent_ones(now_.steady - next_beat_ > kOverslept);
+    const bool overslept = now_.steady - next_beat_ > kOverslept;
+    end_silent_ones(overslept);
+    watch_keepers(overslept);
     next_beat_ = now_.steady + options_.heartbeat;
     if (!hello_by_) beat();
     proto::ToShepherd ping;
     ping.mutable_ping();
     for (const auto& [key, attempt] : attempts_) {
         if (attempt.connected) actions_.push_back(TellShepherd{attempt.note.socket_name, ping});
+    }
+    for (const auto& [job, keeper] : keepers_) {
+        if (keeper.connected) actions_.push_back(TellShepherd{keeper.note.socket_name, ping});
     }
 }
 

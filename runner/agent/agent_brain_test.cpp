@@ -432,5 +432,107 @@ TEST(AgentBrain, ToldToEndEverythingItLeavesWhenTheLastAttemptIsGone) {
     EXPECT_THAT(node.all<Exit>(), SizeIs(1));
 }
 
+// ---- keepers
+
+proto::FromShepherd keeper_wanted(bool start) {
+    proto::FromShepherd message;
+    message.mutable_keeper()->set_start(start);
+    return message;
+}
+
+// Asked for, spawned, connected; returns its socket's name.
+std::string bring_up_keeper(Node& node, const std::string& shepherd) {
+    node.feed(FromShepherdEvent{shepherd, keeper_wanted(true)});
+    const auto spawns = node.all<Spawn>();
+    EXPECT_THAT(spawns, SizeIs(1));
+    EXPECT_TRUE(spawns.at(0).request.keeper());
+    EXPECT_EQ(spawns.at(0).request.spool_folder(), "keeper-7");
+    proto::SpawnReply reply;
+    reply.set_request(spawns.at(0).request.request());
+    reply.set_pid(200);
+    node.feed(Spawned{reply});
+    EXPECT_THAT(node.all<KeepNote>(), SizeIs(1));
+    node.feed(ShepherdUp{spawns.at(0).request.socket_name()});
+    return spawns.at(0).request.socket_name();
+}
+
+std::optional<std::string> told_keeper(const Node& node, const std::string& shepherd) {
+    for (const TellShepherd& told : node.all<TellShepherd>()) {
+        if (told.socket_name == shepherd && told.message.has_keeper()) return told.message.keeper().socket();
+    }
+    return std::nullopt;
+}
+
+TEST(AgentBrain, StartsAKeeperWhenAJobAsksForOneAndGivesTheSameToItsNextAttempt) {
+    Node node;
+    const std::string first = node.bring_up(7, 1, {0, 1});
+    node.feed(FromShepherdEvent{first, keeper_wanted(false)});
+    EXPECT_EQ(told_keeper(node, first), "") << "nobody wants one to be started";
+    const std::string keeper = bring_up_keeper(node, first);
+    EXPECT_EQ(told_keeper(node, first), keeper);
+
+    node.shepherd_says(first, 7, 1, proto::ATTEMPT_GONE, 5);
+    proto::Order release;
+    release.mutable_release()->mutable_id()->set_job(7);
+    release.mutable_release()->mutable_id()->set_attempt(1);
+    release.mutable_release()->set_keep_snapshots(true);
+    node.order(release);
+    const std::string second = node.bring_up(7, 2, {0, 1});
+    node.feed(FromShepherdEvent{second, keeper_wanted(false)});
+    EXPECT_EQ(told_keeper(node, second), keeper);
+    EXPECT_THAT(node.all<Spawn>(), IsEmpty());
+}
+
+TEST(AgentBrain, AKeeperIsToldToGoWhenTheJobsSnapshotsAreNotNeededAndHasTimeForWhatItMustWrite) {
+    Node node;
+    const std::string shepherd = node.bring_up(7, 1, {0, 1});
+    const std::string keeper = bring_up_keeper(node, shepherd);
+    node.shepherd_says(shepherd, 7, 1, proto::ATTEMPT_GONE, 5);
+    node.order_release(7, 1);
+    bool is_told = false;
+    for (const TellShepherd& told : node.all<TellShepherd>()) is_told = is_told || (told.socket_name == keeper && told.message.has_quit());
+    EXPECT_TRUE(is_told);
+    EXPECT_THAT(node.all<DropNote>(), testing::Contains(testing::Field(&DropNote::spool_folder, "keeper-7")));
+    node.pass(seconds(60));
+    EXPECT_THAT(node.all<KillShepherd>(), testing::Not(testing::Contains(testing::Field(&KillShepherd::shepherd, testing::Field(&ProcessId::pid, 200)))));
+    node.feed(ShepherdDown{keeper});
+    EXPECT_THAT(node.all<RemoveSpool>(), SizeIs(1));
+}
+
+TEST(AgentBrain, ADeadKeeperIsReplacedWhenTheNextRankAsks) {
+    Node node;
+    const std::string shepherd = node.bring_up(7, 1, {0, 1});
+    const std::string keeper = bring_up_keeper(node, shepherd);
+    node.feed(ShepherdDown{keeper});
+    EXPECT_THAT(node.all<DropNote>(), SizeIs(1));
+    EXPECT_NE(bring_up_keeper(node, shepherd), keeper);
+}
+
+TEST(AgentBrain, AKeeperThatDoesNotStartIsNobodysWait) {
+    Node node;
+    const std::string shepherd = node.bring_up(7, 1, {0, 1});
+    node.feed(FromShepherdEvent{shepherd, keeper_wanted(true)});
+    proto::SpawnReply reply;
+    reply.set_request(node.all<Spawn>().at(0).request.request());
+    reply.set_error("no");
+    node.feed(Spawned{reply});
+    EXPECT_EQ(told_keeper(node, shepherd), "");
+}
+
+TEST(AgentBrain, FindsTheKeeperOfAnEarlierAgentAgain) {
+    Node node;
+    AttemptNote note;
+    note.socket_name = "gangline-old-3";
+    note.spool_folder = "keeper-7";
+    note.shepherd = {200, 5};
+    node.feed(Started{{note}, {}});
+    EXPECT_THAT(node.all<Connect>(), testing::Contains(testing::Field(&Connect::socket_name, "gangline-old-3")));
+    EXPECT_THAT(node.all<KillShepherd>(), IsEmpty());
+    node.feed(ShepherdUp{"gangline-old-3"});
+    const std::string shepherd = node.bring_up(7, 2, {0, 1});
+    node.feed(FromShepherdEvent{shepherd, keeper_wanted(false)});
+    EXPECT_EQ(told_keeper(node, shepherd), "gangline-old-3");
+}
+
 }  // namespace
 }  // namespace gangline::runner

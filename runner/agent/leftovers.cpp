@@ -85,7 +85,7 @@ std::vector<std::string> Spools::scan(const std::set<std::string>& in_use) {
     std::vector<std::string> removed;
     for (const std::string& name : names_in(root_)) {
         if (in_use.contains(name)) continue;
-        if (name.starts_with("spare-")) removed.push_back(name);
+        if (name.starts_with("spare-") || name.starts_with("keeper-")) removed.push_back(name);
         else if (parse_attempt(name, '-').job() != 0) ended_.push_back(look_at(name));
     }
     std::sort(ended_.begin(), ended_.end(), [](const Ended& a, const Ended& b) { return a.changed_ns < b.changed_ns; });

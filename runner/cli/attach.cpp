@@ -125,7 +125,7 @@ class Attachment {
         for (; told_attempts_ + 1 < view_.attempts_size(); ++told_attempts_) {
             const proto::AttemptView& ended = view_.attempts(told_attempts_);
             const proto::AttemptView& next = view_.attempts(told_attempts_ + 1);
-            const std::string from = next.has_restored() ? fmt::format("from step {}", next.restored().step())
+            const std::string from = next.has_restored() ? fmt::format("from step {}{}", next.restored().step(), next.restored().in_memory() ? " in memory" : "")
                                                          : std::string("from the beginning");
             printer_.say(fmt::format("{}; restarting {} (restart {})", ended.cause(), from, told_attempts_ + 1));
         }

@@ -125,7 +125,7 @@ void add_attempts(std::string& text, const proto::JobView& job, const Terminal& 
         const bool bad = attempt.kind() != proto::NO_FAULT;
         table.add({std::to_string(attempt.attempt()), nodes_of(attempt.gang()),
                    span_between(attempt.reserved_unix_ms(), until),
-                   attempt.has_restored() ? std::to_string(attempt.restored().step()) : "fresh",
+                   attempt.has_restored() ? fmt::format("{}{}", attempt.restored().step(), attempt.restored().in_memory() ? " in memory" : "") : "fresh",
                    attempt.last_step() == 0 ? "-" : std::to_string(attempt.last_step()),
                    Cell(attempt.cause().empty() ? "-" : attempt.cause(), bad ? Tone::Bad : Tone::Plain)});
     }

@@ -24,13 +24,13 @@
 namespace gangline::runner {
 namespace {
 
-constexpr std::size_t kManyShepherds = 64;
+constexpr std::size_t kManyStarted = 64;
 constexpr std::uint64_t kManyNonces = 4096;
 constexpr mode_t kWritableByOthers = 022;
 
-// "<job>-<attempt>" or "spare-<n>": integers only, so that no name of a user becomes a path (R12).
+// "<job>-<attempt>", "spare-<n>" or "keeper-<job>": integers only, so that no name of a user becomes a path (R12).
 bool is_spool_name(const std::string& name) {
-    const std::string rest = name.starts_with("spare-") ? name.substr(6) : name;
+    const std::string rest = name.starts_with("spare-") ? name.substr(6) : name.starts_with("keeper-") ? name.substr(7) : name;
     const bool digits = !rest.empty() && rest.size() <= 40 && rest.find_first_not_of("0123456789-") == std::string::npos;
     return digits && rest.front() != '-' && rest.back() != '-';
 }
@@ -126,6 +126,22 @@ Result<Nursery::Identity> Nursery::identity_for(const proto::SpawnRequest& reque
     return identity;
 }
 
+// The attempt's own, as long as its shepherd lives: its ticket was proved when that was started.
+Result<Nursery::Identity> Nursery::identity_of_keeper(const proto::SpawnRequest& request) {
+    forget_dead();
+    const auto shepherd = std::find_if(started_.begin(), started_.end(), [&](const Started& one) {
+        return !one.is_keeper && one.job == request.id().job() && one.attempt == request.id().attempt();
+    });
+    if (shepherd != started_.end()) return shepherd->identity;
+    if (options_.multi_user) {
+        return Error{Code::Refused, fmt::format("no shepherd of attempt {}.{} that was started here lives", request.id().job(), request.id().attempt())};
+    }
+    Identity own;  // a spare that was taken for the attempt
+    own.uid = ::getuid();
+    own.gid = ::getgid();
+    return own;
+}
+
 // ---- requests
 
 void Nursery::begin(const proto::ExecdRequest& request) {
@@ -181,11 +197,11 @@ Result<void> Nursery::spawn(const proto::SpawnRequest& request) {
     if (auto ours = is_for_us(request.cluster(), request.node(), request.id(), request.cgroup()); !ours) return ours;
     const std::string& name = request.spool_folder();
     const bool is_spare = request.id().job() == 0;
-    if (!is_spool_name(name) || name.starts_with("spare-") != is_spare ||
-        (!is_spare && name != fmt::format("{}-{}", request.id().job(), request.id().attempt()))) {
+    const std::string right = request.keeper() ? fmt::format("keeper-{}", request.id().job()) : fmt::format("{}-{}", request.id().job(), request.id().attempt());
+    if (!is_spool_name(name) || (is_spare && request.keeper()) || name.starts_with("spare-") != is_spare || (!is_spare && name != right)) {
         return Error{Code::Refused, fmt::format("'{}' is not a spool name of attempt {}.{}", name, request.id().job(), request.id().attempt())};
     }
-    auto identity = identity_for(request);
+    auto identity = request.keeper() ? identity_of_keeper(request) : identity_for(request);
     if (!identity) return identity.error();
     auto spool = make_spool(name, *identity);
     if (!spool) return spool.error();
@@ -206,9 +222,9 @@ Result<void> Nursery::spawn(const proto::SpawnRequest& request) {
     one.reply.set_start_ticks(stat ? stat->id.start_ticks : 0);
     one.until = now().steady + options_.start_limit;
     one.spool_name = name;
-    if (stat) shepherds_.push_back(stat->id);
+    if (stat) started_.push_back({stat->id, request.id().job(), request.id().attempt(), *identity, request.keeper()});
     starting_.push_back(std::move(one));
-    if (shepherds_.size() > kManyShepherds) forget_dead_shepherds();
+    if (started_.size() > kManyStarted) forget_dead();
     return {};
 }
 
@@ -221,9 +237,9 @@ void Nursery::child(const proto::SpawnRequest& request, const Identity& identity
     if (identity.change) {
         if (auto user = check_user(identity.claims, options_.min_uid, options_.allow_root); !user) die("!" + user.error().message);
     }
-    // As our own user the shepherd makes the group itself; a user needs one that is handed to him, with himself inside.
+    // As our own user the shepherd makes the group itself; a user needs one that is handed to him, with himself inside. A keeper outlives the attempt.
     std::string cgroup;
-    if (!request.cgroup().empty() && !cgroup_root().empty()) {
+    if (!request.keeper() && !request.cgroup().empty() && !cgroup_root().empty()) {
         cgroup = cgroup_root() + "/" + request.cgroup();
         if (identity.change && !enter_new_cgroup(request.cgroup(), identity.uid, identity.gid)) cgroup.clear();
     }
@@ -243,7 +259,7 @@ void Nursery::child(const proto::SpawnRequest& request, const Identity& identity
     if (::chdir("/") != 0) die("cannot enter /");
     // Again, as whom we are now: a peer reads the identity of the process that called listen.
     if (::listen(3, 128) != 0) die("cannot listen");
-    const int log = ::open((spool + "/shepherd.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640);
+    const int log = ::open((spool + (request.keeper() ? "/keeper.log" : "/shepherd.log")).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640);
     if (log >= 0) ::dup2(log, 2);
     sigset_t none;
     ::sigemptyset(&none);
@@ -253,6 +269,7 @@ void Nursery::child(const proto::SpawnRequest& request, const Identity& identity
     ::signal(SIGINT, SIG_IGN);
     if (::write(report, "+", 1) != 1) ::_exit(1);
     ::close(report);
+    if (request.keeper()) become_keeper(request);
     ShepherdStart start;
     start.listen_fd = 3;
     start.spool_folder = spool;
@@ -268,6 +285,23 @@ void Nursery::child(const proto::SpawnRequest& request, const Identity& identity
     ::_exit(shepherd_serve(start));
 }
 
+// Executed, not forked: it shall carry nothing of ours but the socket.
+void Nursery::become_keeper(const proto::SpawnRequest& request) const {
+    const std::string agent_uid = std::to_string(options_.agent_uid);
+    const std::string program = executable_path();
+    std::vector<std::string> words = {"gangline", "keeper", "--listen-fd", "3", "--name", request.socket_name(), "--agent-uid", agent_uid,
+                                      "--job", std::to_string(request.id().job())};
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    std::string path = "PATH=/usr/local/bin:/usr/bin:/bin";
+    std::string mark = fmt::format("GANGLINE_KEEPER={}/{}/{}", options_.cluster, options_.node, request.id().job());  // whose it is, for people
+    char* const environment[] = {path.data(), mark.data(), nullptr};
+    ::fcntl(3, F_SETFD, 0);
+    ::execve(program.c_str(), arguments.data(), environment);
+    ::_exit(127);
+}
+
 Result<void> Nursery::reap(const proto::ReapRequest& request) {
     if (request.id().job() == 0) {  // nothing to end: a spare's folder, or one that was kept for its log
         if (!request.remove_spool() || !is_spool_name(request.spool_folder())) return Error{Code::Refused, "a reap request names an attempt, or a spool folder to remove"};
@@ -277,7 +311,7 @@ Result<void> Nursery::reap(const proto::ReapRequest& request) {
         return {};
     }
     if (auto ours = is_for_us(request.cluster(), request.node(), request.id(), request.cgroup()); !ours) return ours;
-    forget_dead_shepherds();
+    forget_dead();
     ReapScope scope;
     scope.mark = fmt::format("{}/{}/{}.{}", options_.cluster, options_.node, request.id().job(), request.id().attempt());
     if (const std::string root = cgroup_root(); !root.empty()) {
@@ -285,7 +319,7 @@ Result<void> Nursery::reap(const proto::ReapRequest& request) {
         if (::access(folder.c_str(), F_OK) == 0) scope.cgroup = folder;
     }
     scope.orphans = true;
-    scope.shepherds = shepherds_;
+    for (const Started& one : started_) scope.shepherds.push_back(one.process);
     ending_.push_back({request, Reaping(std::move(scope), now().steady + options_.reap_limit)});
     return {};
 }
@@ -355,10 +389,10 @@ std::optional<TimePoint> Nursery::next_deadline() const {
     return next;
 }
 
-void Nursery::forget_dead_shepherds() {
-    std::erase_if(shepherds_, [](const ProcessId& id) {
-        const auto stat = process_stat(id.pid);
-        return !stat || stat->id != id || stat->state == 'Z' || stat->state == 'X';
+void Nursery::forget_dead() {
+    std::erase_if(started_, [](const Started& one) {
+        const auto stat = process_stat(one.process.pid);
+        return !stat || stat->id != one.process || stat->state == 'Z' || stat->state == 'X';
     });
 }
 

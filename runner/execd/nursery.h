@@ -1,10 +1,11 @@
 #pragma once
-// Forks shepherds, and ends what a dead shepherd left behind. Single-threaded, no network.
+// Forks shepherds and keepers, and ends what a dead shepherd left behind. Single-threaded, no network.
 //
-//   agent --SpawnRequest--> execd --fork--> (become the user) --> shepherd_serve
+//   agent --SpawnRequest--> execd --fork--> (become the user) --> shepherd_serve, or exec `gangline keeper`
 //
 // A fork of this small process costs a fraction of starting the executable again. In multi-user mode it is root and starts
-// nothing without the coordinator's signed ticket for this node, attempt, user and job description (R4, R9); otherwise it runs
+// nothing without the coordinator's signed ticket for this node, attempt, user and job description (R4, R9), a keeper only beside a living
+// shepherd of the same attempt and as its user; otherwise it runs
 // as the agent's user and starts what that user asks for. The agent is not trusted: every path and mark is made here, from our
 // own names and the request's integers. User tables (which may be slow) are asked in the child, so nothing here waits.
 //
@@ -76,13 +77,15 @@ class Nursery {
     Result<void> reap(const proto::ReapRequest& request);
     Result<void> is_for_us(const std::string& cluster, const std::string& node, const proto::AttemptId& id, const std::string& cgroup) const;
     Result<Identity> identity_for(const proto::SpawnRequest& request);
+    Result<Identity> identity_of_keeper(const proto::SpawnRequest& request);
+    [[noreturn]] void become_keeper(const proto::SpawnRequest& request) const;
     Result<void> remember(const proto::TicketClaims& claims) const;
     void recall();
     void recall_nonces();
     Result<std::string> make_spool(const std::string& name, const Identity& identity) const;
     std::optional<proto::SpawnReply> started(Starting& one, TimePoint now);
     proto::ReapReply ended(const Ending& one, std::size_t still_there);
-    void forget_dead_shepherds();
+    void forget_dead();
     [[noreturn]] void child(const proto::SpawnRequest& request, const Identity& identity, const std::string& spool, int socket, int report);
 
     NurseryOptions options_;
@@ -91,7 +94,14 @@ class Nursery {
     std::list<Starting> starting_;
     std::list<Ending> ending_;
     std::vector<proto::ExecdReply> replies_;
-    std::vector<ProcessId> shepherds_;
+    struct Started {
+        ProcessId process;
+        std::uint64_t job = 0;
+        std::uint32_t attempt = 0;
+        Identity identity;           // where it is changed: a keeper of this attempt becomes the same
+        bool is_keeper = false;
+    };
+    std::vector<Started> started_;   // shepherds and keepers that may live
 };
 
 }  // namespace gangline::runner

@@ -84,7 +84,7 @@ void add_gangline(Variables& variables, const EnvironmentOfNode& node) {
     const proto::RestorePoint& restore = node.launch->restore();
     variables["GANGLINE_RESTORE_STEP"] = std::to_string(restore.step());
     variables["GANGLINE_RESTORE_ATTEMPT"] = std::to_string(restore.attempt());
-    variables["GANGLINE_RESTORE_SHA256"] = hexadecimal(restore.manifest_sha256());
+    variables["GANGLINE_RESTORE_SHA256"] = restore.in_memory() ? "memory" : hexadecimal(restore.manifest_sha256());
 }
 
 void add_array(Variables& variables, const proto::ArrayElement& array) {

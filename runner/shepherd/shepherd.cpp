@@ -150,6 +150,7 @@ void Shepherd::on_agent(const proto::ToShepherd& message) {
             return agent_->send(answer);
         }
         case proto::ToShepherd::kIdentity: return on_identity(message.identity());
+        case proto::ToShepherd::kKeeper: return on_keeper(message.keeper());
         case proto::ToShepherd::kQuit:
             if (!prepare_) quit_ = true;
             return;

@@ -128,6 +128,8 @@ class Shepherd {
     void on_worker_frame(std::uint32_t step_id, const WorkerFrame& frame);
     void on_relay(const proto::WorkerRelay& relay);
     void on_commit(std::uint32_t step_id, const WorkerFrame& frame);
+    void on_keeper_wanted(std::uint32_t step_id, const WorkerFrame& frame);
+    void on_keeper(const proto::ToShepherd::KeeperIs& keeper);
     void deliver_early(RankGroup& group);
     void add_fault(std::string text);
     void on_commit_reply(const proto::CommitReply& reply);
@@ -181,7 +183,8 @@ class Shepherd {
     std::map<pid_t, std::pair<std::uint32_t, std::uint32_t>> processes_;  // living ranks: step, rank
     std::vector<proto::RankReport> past_ranks_;                          // of finished steps
     std::optional<proto::FromShepherd> damaged_;                         // a checkpoint that a rank could not read
-    std::map<std::uint32_t, proto::CommitRequest> commits_;              // unanswered, by step id
+    std::map<std::pair<std::uint32_t, std::uint64_t>, proto::CommitRequest> commits_;  // unanswered, by step of the job and of the training
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> keeper_askers_; // step id, rank
     std::vector<proto::WorkerRelay> early_relays_;                       // for ranks that are not started here yet
     bool script_ended_ = false;
 

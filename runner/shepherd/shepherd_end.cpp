@@ -108,7 +108,7 @@ void Shepherd::forget_finished_steps() {
             output_->forget({it->first, rank.report.rank()});
         }
         if (group.status) loop_->forget(group.status.get());
-        commits_.erase(it->first);
+        std::erase_if(commits_, [&](const auto& one) { return one.first.first == it->first; });
         it = groups_.erase(it);
     }
     if (past_ranks_.size() > kMostPastRanks) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "runner/shepherd/shepherd.h"
@@ -203,10 +204,36 @@ void Shepherd::on_worker_frame(std::uint32_t step_id, const WorkerFrame& frame) 
             add_fault(fault.what());  // Also in each report from now on: this message may be lost.
             return tell_coordinator(message);
         }
+        case WorkerKind::Keeper: return on_keeper_wanted(step_id, frame);
+        case WorkerKind::Snapshot:
+            if (LocalRank* rank = group->find(header.rank); rank != nullptr && header.attempt == id_.attempt()) {
+                rank->report.set_snapshot_step(header.step);
+                changed_ = true;
+            }
+            return;
         case WorkerKind::Join:
         case WorkerKind::CommitResult:
         case WorkerKind::StopSoon:
         case WorkerKind::Finished: return;
+    }
+}
+
+// The agent knows, and starts one; while it is silent the rank does without.
+void Shepherd::on_keeper_wanted(std::uint32_t step_id, const WorkerFrame& frame) {
+    if (frame.payload.size() != 1) return;
+    keeper_askers_.emplace_back(step_id, frame.header.rank);
+    proto::FromShepherd message;
+    message.mutable_keeper()->set_start(frame.payload[0] != 0);
+    agent_->send(message);
+}
+
+void Shepherd::on_keeper(const proto::ToShepherd::KeeperIs& keeper) {
+    WorkerHeader header;
+    header.kind = static_cast<std::uint16_t>(WorkerKind::Keeper);
+    header.attempt = id_.attempt();
+    for (const auto& [step_id, rank] : std::exchange(keeper_askers_, {})) {
+        RankGroup* group = group_of(step_id);
+        if (group != nullptr && group->workers != nullptr) group->workers->send(rank, encode(header, keeper.socket()));
     }
 }
 
@@ -217,11 +244,12 @@ void Shepherd::on_commit(std::uint32_t step_id, const WorkerFrame& frame) {
     }
     std::uint64_t bytes = 0;
     std::memcpy(&bytes, frame.payload.data() + kSha256Bytes, sizeof bytes);
-    proto::CommitRequest& commit = commits_[step_id];
+    proto::CommitRequest& commit = commits_[{step_id, frame.header.step}];
     *commit.mutable_id() = id_;
     commit.set_step(frame.header.step);
     commit.set_manifest_sha256(frame.payload.substr(0, kSha256Bytes));
     commit.set_bytes(bytes);
+    if (frame.header.attempt != id_.attempt()) commit.set_written_by(frame.header.attempt);
     proto::FromShepherd message;
     *message.mutable_commit() = commit;
     tell_coordinator(message);
@@ -231,7 +259,7 @@ void Shepherd::on_commit_reply(const proto::CommitReply& reply) {
     if (!is_ours(reply.id())) return;
     const auto found = std::find_if(commits_.begin(), commits_.end(), [&](const auto& one) { return one.second.step() == reply.step(); });
     if (found == commits_.end()) return;
-    RankGroup* group = group_of(found->first);
+    RankGroup* group = group_of(found->first.first);
     commits_.erase(found);
     if (group == nullptr || group->workers == nullptr) return;
     WorkerHeader header;

@@ -61,6 +61,7 @@ struct Gang::Impl {
     }
     Result<std::optional<std::uint64_t>> restore();
     Result<std::optional<std::uint64_t>> restore_alone(const checkpoint::Store& store);
+    Result<void> fill(const checkpoint::Store& store, const RestorePoint& point);
     Error damaged(const RestorePoint& point, Error error);
 
     const Place place;
@@ -81,11 +82,21 @@ Result<std::optional<std::uint64_t>> Gang::Impl::restore() {
     auto store = checkpoint::Store::open(place.checkpoint_folder);
     if (!store) return store.error();
     if (place.is_alone) return restore_alone(*store);
-    auto found = store->find(place.restore->id, place.restore->digest);
-    auto filled = found ? found->restore(tracked, place.rank, place.size) : Result<void>(found.error());
+    auto filled = fill(*store, *place.restore);
+    saver.memory().give_back();
     if (!filled && filled.error().code == Code::Damaged) return damaged(*place.restore, filled.error());
     if (!filled) return filled.error();
     return std::optional(place.restore->id.step);
+}
+
+Result<void> Gang::Impl::fill(const checkpoint::Store& store, const RestorePoint& point) {
+    auto found = point.in_memory ? saver.memory().gather(store, point.id) : store.find(point.id, point.digest);
+    if (!found) return found.error();
+    (void)saver.memory().lend(*found);
+    auto filled = found->restore(tracked, place.rank, place.size);
+    if (!found->memory_problems().empty()) fmt::print(stderr, "gangline: {}; its file serves\n", found->memory_problems());
+    if (filled && point.in_memory && place.rank == 0) saver.adopt(point.id, found->manifest().world);
+    return filled;
 }
 
 // The newest is taken or nothing: an older one in its place would be a silent loss.

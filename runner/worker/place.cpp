@@ -66,8 +66,9 @@ void read_gangline(Variables& variables, Place& place) {
     restore.id.step = variables.number("GANGLINE_RESTORE_STEP", std::numeric_limits<std::uint64_t>::max());
     restore.id.attempt = variables.small_number("GANGLINE_RESTORE_ATTEMPT");
     const std::string digest = variables.text("GANGLINE_RESTORE_SHA256");
-    if (!checkpoint::from_hex(digest, restore.digest)) {
-        variables.refuse(fmt::format("environment variable GANGLINE_RESTORE_SHA256='{}' must be 64 hexadecimal digits", digest));
+    restore.in_memory = digest == "memory";
+    if (!restore.in_memory && !checkpoint::from_hex(digest, restore.digest)) {
+        variables.refuse(fmt::format("environment variable GANGLINE_RESTORE_SHA256='{}' must be 64 hexadecimal digits, or 'memory'", digest));
     }
     place.restore = restore;
 }
@@ -89,6 +90,7 @@ Result<Place> read_place(const Getenv& get, const std::string& run_key) {
     Place place;
     place.is_alone = variables.text("GANGLINE_WORKER_SOCKET").empty();
     place.recycles = variables.text("GANGLINE_CHECKPOINT_RECYCLE") != "0";
+    if (variables.has("GANGLINE_CHECKPOINT_MEMORY_MIB")) place.memory_mib = variables.number("GANGLINE_CHECKPOINT_MEMORY_MIB", std::uint64_t{1} << 32);
     if (variables.has("GANGLINE_MTBF_S")) {
         place.mean_between_failures_s = static_cast<double>(std::max<std::uint64_t>(1, variables.number("GANGLINE_MTBF_S", std::numeric_limits<std::uint32_t>::max())));
     }

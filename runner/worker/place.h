@@ -15,6 +15,7 @@ namespace gangline {
 struct RestorePoint {
     checkpoint::CheckpointId id;
     checkpoint::Sha256 digest{};
+    bool in_memory = false;  // never committed, so there is no digest
 };
 
 struct Place {
@@ -29,6 +30,7 @@ struct Place {
     std::string checkpoint_folder;
     std::optional<RestorePoint> restore;
     bool recycles = true;             // deleted checkpoints' files are written over; GANGLINE_CHECKPOINT_RECYCLE=0: never
+    std::optional<std::uint64_t> memory_mib;  // of snapshots on this node; 0: none; not set: as many as the node bears. GANGLINE_CHECKPOINT_MEMORY_MIB
     double mean_between_failures_s = 86'400 / 6.5e-3;  // of this gang; one node's at Meta's RSC-1, where nobody knows better
 };
 

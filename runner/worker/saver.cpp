@@ -14,6 +14,7 @@ namespace gangline {
 namespace {
 
 constexpr seconds kWriterLimit{600};
+constexpr Duration kAdoptLook = milliseconds(50);
 constexpr double kLetterS = 0.5;  // a letter from rank 0 has reached every rank by then
 constexpr unsigned kMostCopiers = 3;  // beside the caller; more gain nothing on memory's speed
 constexpr std::size_t kMostWaiting = 4 * std::size_t{checkpoint::kMostWorld};
@@ -51,7 +52,10 @@ void Save::State::finish(std::optional<Error> why) {
 
 Saver::Saver(Place place, Send send)
     : place_(std::move(place)), send_(std::move(send)),
-      interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(place_.mean_between_failures_s)), now().steady) {}
+      interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(place_.mean_between_failures_s)), now().steady),
+      memory_(place_, [this](bool start) { return send_({WorkerKind::Keeper, 0, 0, place_.attempt, std::string(1, start ? '\1' : '\0')}); }) {
+    image_.when_copied([this] { snapshot_copied(); });
+}
 
 Saver::~Saver() { stop(); }
 
@@ -64,6 +68,8 @@ void Saver::stop() {
     }
     changed_.notify_all();
     if (writer_.joinable()) writer_.join();
+    if (adopter_.joinable()) adopter_.join();
+    adopted_.reset();
     for (std::thread& copier : copiers_) copier.join();
     copiers_.clear();
     committer_.reset();
@@ -77,11 +83,7 @@ Result<void> Saver::open(std::uint64_t step) {
     if (!store) return store.error();
     store_ = std::move(*store);
     if (place_.rank != 0) return {};
-    const auto ask = [this](const checkpoint::AskCoordinator& question) {
-        std::string payload(reinterpret_cast<const char*>(question.manifest.digest.data()), question.manifest.digest.size());
-        for (int i = 0; i < 8; ++i) payload += static_cast<char>(question.manifest.total_bytes >> (8 * i));
-        return send_({WorkerKind::Commit, 0, question.step, place_.attempt, payload});
-    };
+    const auto ask = [this](const checkpoint::AskCoordinator& question) { return ask_coordinator(question, place_.attempt); };
     auto committer = std::make_unique<CommitLoop>(
         place_, *store_,
         CommitLoop::Outlets{ask, [this](const checkpoint::Tell& outcome) { tell_all(outcome); }, [this](const std::string& what) { complain(what); }});
@@ -92,6 +94,12 @@ Result<void> Saver::open(std::uint64_t step) {
     }
     waiting_.clear();
     return {};
+}
+
+Result<void> Saver::ask_coordinator(const checkpoint::AskCoordinator& question, std::uint32_t written_by) {
+    std::string payload(reinterpret_cast<const char*>(question.manifest.digest.data()), question.manifest.digest.size());
+    for (int i = 0; i < 8; ++i) payload += static_cast<char>(question.manifest.total_bytes >> (8 * i));
+    return send_({WorkerKind::Commit, 0, question.step, written_by, payload});
 }
 
 // Shown to the user here, and by `gangline show`.
@@ -158,7 +166,9 @@ Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> track
         tracked_ = tracked.size();
     }
     if (auto prepared = image_.prepare(plan(step)); !prepared) return prepared;
-    image_.begin(step, mine_);
+    const std::uint64_t part_size = place_.is_alone ? 0 : encode(part_of(plan(step), image_)).size();
+    if (auto begun = image_.begin(step, mine_, memory_.memory_for(image_.size(), part_size)); !begun) return begun;
+    copying_ = step;
     if (!writer_.joinable()) {
         writer_ = quiet_thread([this] { run_writer(); });
         const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
@@ -277,9 +287,49 @@ void Saver::write(std::uint64_t step) {
     if (!part) return report_failure(step, part.error());
     const auto sealed = store_->write_part(id, *part);
     if (!sealed) return report_failure(step, sealed.error());
+    memory_.on_disk(step);
     std::string payload(1, static_cast<char>(Mail::Durable));
     payload.append(reinterpret_cast<const char*>(sealed->digest.data()), sealed->digest.size());
     if (auto sent = mail(0, step, std::move(payload)); !sent) conclude(step, sent.error());
+}
+
+// From now on this rank may die without loss.
+void Saver::snapshot_copied() {
+    if (memory_.hold(plan(copying_), image_)) (void)send_({WorkerKind::Snapshot, 0, copying_, place_.attempt, {}});
+}
+
+// ---- snapshots of an earlier attempt
+
+void Saver::adopt(const checkpoint::CheckpointId& id, std::uint32_t world) {
+    auto store = checkpoint::Store::open(place_.checkpoint_folder);
+    if (!store || adopted_ != nullptr) return;
+    adopted_store_ = std::move(*store);
+    Place theirs = place_;
+    theirs.attempt = id.attempt;
+    theirs.size = world;
+    const auto ask = [this, id](const checkpoint::AskCoordinator& question) { return ask_coordinator(question, id.attempt); };
+    auto loop = std::make_unique<CommitLoop>(theirs, *adopted_store_,
+                                             CommitLoop::Outlets{ask, [](const checkpoint::Tell&) {}, [this](const std::string& what) { complain(what); }});
+    {
+        const std::lock_guard lock(mutex_);
+        adopted_ = std::move(loop);
+        adopted_step_ = id.step;
+    }
+    adopter_ = quiet_thread([this, id, world] { watch_adopted(id, world); });
+}
+
+// Their keepers write them; each part that is whole there is as good as its rank's word.
+void Saver::watch_adopted(const checkpoint::CheckpointId& id, std::uint32_t world) {
+    const TimePoint until = now().steady + kWriterLimit;
+    for (std::uint32_t rank = 0; rank < world;) {
+        if (const auto part = adopted_store_->read_part(id, rank)) {
+            adopted_->post(checkpoint::ShardDurable{rank, id.attempt, id.step, checkpoint::seal_of(encode(*part))});
+            ++rank;
+            continue;
+        }
+        std::unique_lock lock(mutex_);
+        if (changed_.wait_for(lock, kAdoptLook, [&] { return is_stopping_; }) || now().steady > until) return;
+    }
 }
 
 // The committer ends the save for everybody. Where it cannot be told, this rank's Save ends here.
@@ -301,6 +351,7 @@ Result<void> Saver::mail(std::uint32_t to_rank, std::uint64_t step, std::string 
 
 void Saver::receive(const WorkerHeader& header, std::string_view payload) {
     if (header.attempt != place_.attempt) return;
+    if (header.kind == static_cast<std::uint16_t>(WorkerKind::Keeper)) return memory_.answer(std::string(payload));
     if (header.kind == static_cast<std::uint16_t>(WorkerKind::Relay)) {
         deliver(header.rank, header.step, header.attempt, payload);
         return;
@@ -322,6 +373,7 @@ void Saver::receive(const WorkerHeader& header, std::string_view payload) {
     }
     reply.reason = payload;
     const std::lock_guard lock(mutex_);
+    if (adopted_ != nullptr && reply.step == adopted_step_) return is_stopping_ ? void() : adopted_->post(std::move(reply));
     if (committer_ != nullptr && !is_stopping_) committer_->post(std::move(reply));
 }
 

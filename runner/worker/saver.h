@@ -23,6 +23,7 @@
 #include "runner/worker/gangline.h"
 #include "runner/worker/interval.h"
 #include "runner/worker/line.h"
+#include "runner/worker/memory_tier.h"
 
 namespace gangline {
 
@@ -53,6 +54,11 @@ class Saver {
     // Waits for the outcome of every save. Errors: Deadline.
     Result<void> drain(TimePoint limit);
     std::string interval_reason();
+    // Snapshots that outlive this process.
+    MemoryTier& memory() { return memory_; }
+    // Rank 0: this gang has started from an earlier attempt's snapshots of `world` ranks, which come to disk: they become a checkpoint as soon as
+    // they are all there.
+    void adopt(const checkpoint::CheckpointId& id, std::uint32_t world);
     // Ends the threads behind the disk operation under way. What is received later is dropped.
     void stop();
 
@@ -75,6 +81,9 @@ class Saver {
     void deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t attempt, std::string_view payload);
     void conclude(std::uint64_t step, std::optional<Error> error);
     void tell_all(const checkpoint::Tell& outcome);
+    Result<void> ask_coordinator(const checkpoint::AskCoordinator& question, std::uint32_t written_by);
+    void watch_adopted(const checkpoint::CheckpointId& id, std::uint32_t world);
+    void snapshot_copied();
     std::uint64_t steps_ahead(std::uint64_t step, TimePoint at);
 
     const Place place_;
@@ -96,12 +105,18 @@ class Saver {
     double step_s_ = 0;                                    // a step's time, as is_due sees it
     std::optional<std::uint64_t> job_;  // the step that the writer works on
     std::uint64_t copies_ = 0;          // saves whose copy has begun
+    std::uint64_t copying_ = 0;         // the step of the newest of them
     std::size_t busy_copiers_ = 0;
     bool is_stopping_ = false;
     std::vector<Tensor> mine_;          // of the tracked tensors those that this rank writes
     std::size_t tracked_ = 0;           // how many were tracked when mine_ was made
     checkpoint::ShardImage image_;
+    MemoryTier memory_;
     std::unique_ptr<CommitLoop> committer_;  // rank 0
+    std::optional<checkpoint::Store> adopted_store_;
+    std::uint64_t adopted_step_ = 0;
+    std::unique_ptr<CommitLoop> adopted_;    // rank 0, of an earlier attempt's snapshots
+    std::thread adopter_;
     std::vector<Waiting> waiting_;           // rank 0: letters from before its first save
     std::thread writer_;
     std::vector<std::thread> copiers_;

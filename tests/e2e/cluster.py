@@ -283,7 +283,8 @@ class Cluster:
     def processes_of_node(self, node):
         """Agent, execd, shepherds and ranks of a node."""
         part, mark = f"\0GANGLINE_E2E={self.name}/{node}\0".encode(), f"\0GANGLINE_MARK={self.name}/{node}/".encode()
-        found = set(live_pids(lambda environment, _: part in environment or mark in environment))
+        keeper = f"\0GANGLINE_KEEPER={self.name}/{node}/".encode()
+        found = set(live_pids(lambda environment, _: part in environment or mark in environment or keeper in environment))
         if self.agents[node].is_alive():
             found |= descendants([self.agents[node].pid])
         return found
@@ -293,6 +294,10 @@ class Cluster:
         self.agents[node].kill()
         until(lambda: f"node {node} dead: {[describe(pid) for pid in self.processes_of_node(node)]}",
               lambda: not [Process(pid).kill() for pid in self.processes_of_node(node)], 5, pause=0.002)
+
+    def keepers(self, job):
+        """Process ids of the job's keepers, on all nodes."""
+        return live_pids(lambda environment, _: re.search(f"\0GANGLINE_KEEPER={self.name}/[^/]*/{job}\0".encode(), environment))
 
     def kill_agent(self, node):
         self.agents[node].kill()
@@ -329,9 +334,9 @@ class Cluster:
               lambda: not self.marked() and not self.shared_memory(), deadline)
 
     def leftovers(self):
-        parts, mark = f"\0GANGLINE_E2E={self.name}/".encode(), f"\0GANGLINE_MARK={self.name}/".encode()
+        parts, mark, keeper = (f"\0GANGLINE_{name}={self.name}/".encode() for name in ("E2E", "MARK", "KEEPER"))
         state = str(self.folder).encode() + b"/"
-        processes = live_pids(lambda environment, words: parts in environment or mark in environment or (state in words and GANGLINE.encode() in words))
+        processes = live_pids(lambda environment, words: parts in environment or mark in environment or keeper in environment or (state in words and GANGLINE.encode() in words))
         left = [describe(pid) for pid in processes] + self.shared_memory()
         left += [f"abstract socket {name}" for name in abstract_sockets() if name in self.seen_sockets or self.name in name]
         for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):

@@ -120,7 +120,7 @@ Saved save(const Store& store, std::vector<std::unique_ptr<RankState>>& ranks, s
             RankState& state = *ranks[rank];
             const ShardPlan plan{7, step, 1, rank, world, state.tensors};
             must(state.image.prepare(plan));
-            state.image.begin(step, state.tensors);
+            must(state.image.begin(step, state.tensors));
             const Fd folder = must(store.temporary(id));
             const Manifest part = must(write_image(store.disk(), folder.get(), state.image, plan, store.recycle()));
             parts[rank] = must(store.write_part(id, part)).digest;
@@ -220,7 +220,7 @@ void measure_copy(std::size_t bytes, int rounds) {
         };
         note("copy", each([](char* a, const float* b, std::size_t size) { copy_past_caches(a, b, size); }));
         note("copy_with_crc", each([](char* a, const float* b, std::size_t size) { (void)copy_with_crc32c(a, b, size); }));
-        state->image.begin(static_cast<std::uint64_t>(round) + 2, state->tensors);
+        must(state->image.begin(static_cast<std::uint64_t>(round) + 2, state->tensors));
         note("image", by_all([&](unsigned) { state->image.wait_copied(); }));
         const Watch prepared;
         must(state->image.prepare(plan));
