@@ -2,6 +2,7 @@
 
 #include "checkpoint/keeper/keeper.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -9,9 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <random>
 #include <thread>
 
 #include <fmt/format.h>
@@ -267,6 +270,61 @@ TEST_F(AKeeper, EndsByItselfWhenNobodyComes) {
     ASSERT_TRUE(until([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }));
     pid_ = 0;
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// A rank saves and saves, and is killed at a random moment. The newest step that it had said to be whole is found in memory, or a newer one; and
+// what the keeper brought to disk verifies. GANGLINE_SOAK=1: a thousand times.
+TEST_F(AKeeper, ARankThatIsKilledAtAnyMomentLosesNothingThatItHadWhole) {
+    const bool is_soak = std::getenv("GANGLINE_SOAK") != nullptr;
+    std::mt19937 random(20261130);
+    auto store = Store::open(root_);
+    ASSERT_TRUE(store);
+    int found_in_memory = 0;
+    for (std::uint32_t attempt = 1; attempt <= (is_soak ? 1000u : 60u); ++attempt) {
+        int told[2];
+        ASSERT_EQ(::pipe2(told, O_CLOEXEC), 0);
+        const pid_t rank = ::fork();
+        if (rank == 0) {
+            const auto client = join(0, attempt);
+            for (std::uint64_t step = 1;; ++step) {
+                snapshot(*client, 0, attempt, step);
+                if (::write(told[1], &step, sizeof step) != sizeof step) ::_exit(1);
+            }
+        }
+        ::close(told[1]);
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+        ::kill(rank, SIGKILL);
+        ::waitpid(rank, nullptr, 0);
+        std::uint64_t newest = 0;
+        for (std::uint64_t step = 0; ::read(told[0], &step, sizeof step) == sizeof step;) newest = step;
+        ::close(told[0]);
+        const auto next = join(0, attempt + 1);
+        auto found = next->find(0, attempt, newest + 1);  // whole, but killed before it could say so
+        if (!found) found = next->find(0, attempt, newest);
+        if (newest == 0 && !found) continue;
+        ASSERT_TRUE(found) << "attempt " << attempt << " step " << newest;
+        ++found_in_memory;
+        std::string file(found->part_size, '\0');
+        ASSERT_EQ(::pread(found->memory.get(), file.data(), file.size(), static_cast<off_t>(found->image_size)), static_cast<ssize_t>(file.size()));
+        const auto part = parse(file);
+        ASSERT_TRUE(part) << part.error().message;
+        Checkpoint checkpoint(Fd(), *part, "memory");
+        checkpoint.use_memory(0, std::move(ShardMemory::map(found->memory, found->image_size)).value());
+        std::vector<std::uint32_t> values(kValues);
+        const Tensor mine{"weights", DType::U32, Policy::Sliced, {2 * kValues}, {0}, {kValues}, values.data()};
+        const auto filled = checkpoint.fill(std::span(&mine, 1), 0);
+        ASSERT_TRUE(filled) << filled.error().message;
+        ASSERT_EQ(values, values_of(0, part->step)) << "attempt " << attempt;
+        const CheckpointId id{part->step, attempt};
+        ASSERT_TRUE(until([&] { return store->read_part(id, 0).ok(); })) << "not brought to disk";
+        auto folder = store->temporary(id);
+        ASSERT_TRUE(folder);
+        Checkpoint on_disk(std::move(*folder), *store->read_part(id, 0), "disk");
+        const auto verified = on_disk.verify();
+        ASSERT_TRUE(verified) << verified.error().message;
+        ASSERT_TRUE(store->drop_temporary(id));
+    }
+    EXPECT_GT(found_in_memory, 20);
 }
 
 }  // namespace

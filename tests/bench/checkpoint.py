@@ -1,4 +1,4 @@
-"""B1-B10: durable saves and restores beside the disk's own speed and beside others' writers. Each round measures all of them, one after the other."""
+"""B1-B11, B14: durable saves and restores beside the disk's own speed and beside others' writers. Each round measures all of them, one after the other."""
 
 import json
 import os
@@ -11,11 +11,12 @@ import tempfile
 import common
 
 PROGRAM = os.path.join(common.BIN, "checkpoint_bench")
+KEEPER = os.path.join(common.BIN, "keeper_bench")
 PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkpoint_peers.py")
 
 
-def measure(*args):
-    out = subprocess.run([PROGRAM, *map(str, args)], stdout=subprocess.PIPE, check=True, text=True).stdout
+def measure(*args, program=PROGRAM):
+    out = subprocess.run([program, *map(str, args)], stdout=subprocess.PIPE, check=True, text=True).stdout
     return {row["what"]: row["values"] for row in map(json.loads, out.splitlines())}
 
 
@@ -64,6 +65,12 @@ def run(rows, quick, only):
             rows.row("B10", f"{count} tensors of 10 kB", gigabytes(seen["small"], bytes_all), "GB/s", gigabytes(seen["raw"], bytes_all), "raw", ">= 0.7 of raw")
             rows.row("B10", "the same", gigabytes(seen["small"], bytes_all), "GB/s", gigabytes(seen["h5_write"], bytes_all), "H5Dcreate + H5Dwrite", ">= 6 x")
             rows.row("B10", "layout after the first save", seen["prepare_again"], "s", bar="<= 0.005")
+        if wants("B11", "B14"):
+            mib_kept = 128 if quick else 1024
+            seen = measure(mib_kept, 2 * rounds, program=KEEPER)
+            rate = lambda name: gigabytes(seen[name], mib_kept << 20)
+            rows.row("B11", f"restore of {mib_kept} MiB from the keeper's memory, verified", rate("restore"), "GB/s", rate("copy"), "memcpy, all cores", ">= 0.5 x")
+            rows.row("B14", "killed rank -> its state back, in a process that waits", seen["killed_to_restored"], "s", seen["copy"], "the copy alone, all cores", "<= 2 x")
         if wants("B3"):
             run_peers(rows, folder, mib, rounds)
     finally:
