@@ -118,7 +118,7 @@ Box take_box(Cursor& in, const Manifest& manifest, const TensorRecord& tensor) {
         in.fail(fmt::format("tensor '{}' lies in a shard of rank {} that is not listed", tensor.name, box.shard_rank));
         return box;
     }
-    const bool is_placed = tensor.policy == Policy::PerRank ? box.offset == Shape(dimensions, 0)
+    const bool is_placed = is_per_rank(tensor.policy) ? box.offset == Shape(dimensions, 0)
                                                             : is_inside(box.offset, box.extent, tensor.global_shape);
     std::uint64_t size = 0;
     if (!count || !is_placed || __builtin_mul_overflow(*count, std::uint64_t{bytes_of(tensor.dtype)}, &size)) {
@@ -167,7 +167,7 @@ std::string incomplete_because(const TensorRecord& tensor, std::uint32_t world) 
         }
         return tensor.boxes.empty() ? "is in no shard" : "";
     }
-    if (tensor.policy == Policy::PerRank) {
+    if (is_per_rank(tensor.policy)) {
         for (std::uint32_t rank = 0; rank < world; ++rank) {
             if (tensor.boxes.size() != world || tensor.boxes[rank].shard_rank != rank) {
                 return fmt::format("belongs to each rank, but {} of {} ranks have it", tensor.boxes.size(), world);
@@ -192,6 +192,12 @@ std::string incomplete_because(const TensorRecord& tensor, std::uint32_t world) 
         }
     }
     return "";
+}
+
+// The lowest that has words for its tensors.
+std::uint32_t version_of(const Manifest& manifest) {
+    const bool is_plain = std::all_of(manifest.tensors.begin(), manifest.tensors.end(), [](const TensorRecord& tensor) { return tensor.policy <= Policy::PerRank; });
+    return is_plain ? 1 : 2;
 }
 
 }  // namespace
@@ -230,7 +236,7 @@ Sha256 seal_of(std::string_view file) {
 
 std::string encode(const Manifest& manifest) {
     std::string out(kMagic);
-    put(out, kManifestVersion);
+    put(out, version_of(manifest));
     put(out, manifest.job);
     put(out, manifest.step);
     put(out, manifest.attempt);
@@ -270,8 +276,9 @@ Result<Manifest> parse(std::string_view file) {
     if (sha256(body) != seal_of(file)) return damaged("its SHA-256 does not match its content");
     Cursor in(body.substr(kMagic.size()));
     Manifest manifest;
-    if (const auto version = in.take<std::uint32_t>("the version"); version != kManifestVersion) {
-        return damaged(fmt::format("version {}, this program reads version {}", version, kManifestVersion));
+    const auto version = in.take<std::uint32_t>("the version");
+    if (version == 0 || version > kManifestVersion) {
+        return damaged(fmt::format("version {}, this program reads versions 1 to {}", version, kManifestVersion));
     }
     manifest.job = in.take<std::uint64_t>("the job");
     manifest.step = in.take<std::uint64_t>("the step");
@@ -285,6 +292,7 @@ Result<Manifest> parse(std::string_view file) {
     const std::uint32_t tensors = in.take_count("tensors", 11);
     for (std::uint32_t i = 0; i < tensors && in.is_good(); ++i) manifest.tensors.push_back(take_tensor(in, manifest));
     if (in.is_good() && !in.is_at_end()) in.fail("bytes behind the last tensor");
+    if (in.is_good() && version != version_of(manifest)) in.fail(fmt::format("version {} is not that of its tensors", version));
     if (!in.is_good()) return damaged(in.why());
     if (manifest.is_whole()) {
         for (const TensorRecord& tensor : manifest.tensors) {
@@ -319,7 +327,7 @@ Result<Manifest> merge(std::span<const Manifest> parts) {
             const auto [at, is_new] = tensors.try_emplace(tensor.name, tensor);
             if (is_new) continue;
             TensorRecord& known = at->second;
-            const bool same_shape = tensor.policy == Policy::PerRank ? tensor.global_shape.size() == known.global_shape.size()
+            const bool same_shape = is_per_rank(tensor.policy) ? tensor.global_shape.size() == known.global_shape.size()
                                                                      : tensor.global_shape == known.global_shape;
             if (!same_shape || tensor.dtype != known.dtype || tensor.policy != known.policy) {
                 return refuse(fmt::format("rank {} tracks tensor '{}' as {} {} {}, lower ranks as {} {} {}", rank, tensor.name,

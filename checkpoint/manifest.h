@@ -6,6 +6,7 @@
 //             u32 n  n x tensor   tensor := str name  u8 dtype  u8 policy  u8 d  d x u64 global_shape
 //                                           u32 n  n x box
 //                                 box    := u32 rank of the shard  u64 byte in its file  d x u64 offset  d x u64 extent
+//   version := 2 where a tensor is Splittable or Drop, else 1: programs that know version 1 alone read whatever they understand
 //   file   := body, SHA-256 of body (32 bytes)          All little-endian; str := u32 length, bytes.
 //
 // A *part* is what one rank says of its own shard: the same file with one shard in it. The committer merges the parts.
@@ -24,7 +25,7 @@
 
 namespace gangline::checkpoint {
 
-inline constexpr std::uint32_t kManifestVersion = 1;
+inline constexpr std::uint32_t kManifestVersion = 2;  // the newest that is read
 inline constexpr std::uint64_t kBlockBytes = 1u << 20;  // small: another world size reads only what it needs
 inline constexpr std::uint32_t kMostWorld = 1u << 20;
 
@@ -44,7 +45,7 @@ struct TensorRecord {
     std::string name;
     DType dtype = DType::F32;
     Policy policy = Policy::Replicated;
-    Shape global_shape;  // of a PerRank tensor: of the lowest rank; each box carries its own
+    Shape global_shape;  // of a per-rank tensor: of the lowest rank; each box carries its own
     std::vector<Box> boxes;
 };
 struct Manifest {

@@ -136,6 +136,46 @@ TEST(AManifest, OfAnotherVersionOrOfNothingIsRefused) {
     EXPECT_FALSE(parse(encode(whole(1)) + "x").ok());
 }
 
+// Programs that know version 1 alone refuse version 2 by its number, and read whatever says nothing that they do not know.
+TEST(AManifest, HasTheLowestVersionThatHasWordsForItsTensors) {
+    const auto version_of = [](const std::string& file) { return static_cast<int>(file[8]); };
+    Manifest one = whole(2);
+    EXPECT_EQ(version_of(encode(one)), 1);
+    for (const Policy policy : {Policy::Splittable, Policy::Drop}) {
+        one.tensors[1].policy = policy;
+        const std::string file = encode(one);
+        EXPECT_EQ(version_of(file), 2);
+        const auto read = parse(file);
+        ASSERT_TRUE(read.ok()) << read.error().message;
+        EXPECT_EQ(read->tensors[1].policy, policy);
+        EXPECT_EQ(encode(*read), file);
+        std::string body = file.substr(0, file.size() - 32);
+        body[8] = 1;
+        EXPECT_FALSE(parse(seal(body)).ok()) << "version 1 knows no such policy";
+    }
+    std::string body = encode(whole(2));
+    body.resize(body.size() - 32);
+    body[8] = 2;
+    EXPECT_FALSE(parse(seal(body)).ok()) << "nothing in it is of version 2";
+    EXPECT_EQ(policy_of(5), Policy::Drop);
+    EXPECT_EQ(policy_of(6), std::nullopt);
+    one.tensors[1].policy = static_cast<Policy>(6);
+    EXPECT_FALSE(parse(encode(one)).ok());
+}
+
+TEST(AManifest, OfSplittableOrDroppedStateHasABoxOfEachRank) {
+    for (const Policy policy : {Policy::Splittable, Policy::Drop}) {
+        std::vector<Manifest> parts{part(0, 2), part(1, 2)};
+        for (Manifest& one : parts) one.tensors[1].policy = policy;
+        parts[1].tensors[1].global_shape = parts[1].tensors[1].boxes[0].extent = {9};  // each of its own shape
+        ASSERT_TRUE(merge(parts).ok()) << merge(parts).error().message;
+        EXPECT_TRUE(parse(encode(*merge(parts))).ok());
+        parts[1].tensors.erase(parts[1].tensors.begin() + 1);
+        ASSERT_FALSE(merge(parts).ok());
+        EXPECT_NE(merge(parts).error().message.find("'rng'"), std::string::npos);
+    }
+}
+
 TEST(Merging, RefusesRanksThatDisagree) {
     std::vector<Manifest> parts{part(0, 2), part(1, 2)};
     ASSERT_TRUE(merge(parts).ok());

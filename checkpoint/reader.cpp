@@ -14,7 +14,6 @@
 #include <iterator>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -210,7 +209,7 @@ void Checkpoint::add_piece(const Tensor& wanted, const Box& box) {
 
 void Checkpoint::add_pieces(const Tensor& wanted, const TensorRecord& stored, std::uint32_t rank) {
     if (*elements_of(wanted.extent) == 0) return;
-    if (stored.policy == Policy::PerRank) return add_piece(wanted, stored.boxes[rank]);
+    if (is_per_rank(stored.policy)) return add_piece(wanted, stored.boxes[rank]);
     if (stored.policy == Policy::Replicated) return add_piece(wanted, stored.boxes.front());
     for (const Box& box : stored.boxes) add_piece(wanted, box);
 }
@@ -345,54 +344,25 @@ Result<void> Checkpoint::check_one(const Tensor& tensor, const TensorRecord* sto
     if (stored == nullptr) {
         return refuse(fmt::format("it has no tensor '{}', which this program tracks; track what was saved", tensor.name));
     }
-    if ((stored->policy == Policy::PerRank) != (tensor.policy == Policy::PerRank)) {
+    if (is_per_rank(stored->policy) != is_per_rank(tensor.policy)) {
         return refuse(fmt::format("tensor '{}' was saved as {} and is tracked as {}", tensor.name, name_of(stored->policy),
                                   name_of(tensor.policy)));
     }
-    if (stored->dtype != tensor.dtype || (tensor.policy != Policy::PerRank && stored->global_shape != tensor.global_shape)) {
+    if (stored->dtype != tensor.dtype || (!is_per_rank(tensor.policy) && stored->global_shape != tensor.global_shape)) {
         return refuse(fmt::format("tensor '{}' was saved as {} {} and is tracked as {} {}", tensor.name, name_of(stored->dtype),
                                   to_text(stored->global_shape), name_of(tensor.dtype), to_text(tensor.global_shape)));
     }
     return {};
 }
 
-Result<void> Checkpoint::check(std::span<const Tensor> wanted, std::uint32_t world) const {
-    auto refuse = [&](std::string why) { return Error{Code::Refused, fmt::format("checkpoint {}: {}", place_, why)}; };
-    std::set<std::string_view> names;
-    for (const Tensor& tensor : wanted) {
-        names.insert(tensor.name);
-        const TensorRecord* stored = manifest_.tensor_of(tensor.name);
-        if (auto checked = check_one(tensor, stored); !checked) return checked;
-        if (stored->policy == Policy::PerRank && world != manifest_.world) {
-            return refuse(fmt::format("tensor '{}' belongs to each of the {} ranks that saved it, this gang has {}; run with {} ranks, "
-                                      "or do not keep per-rank state in a job that changes its size",
-                                      tensor.name, manifest_.world, world, manifest_.world));
-        }
-    }
-    for (const TensorRecord& stored : manifest_.tensors) {
-        if (!names.contains(stored.name)) {
-            return refuse(fmt::format("its tensor '{}' is not tracked by this program; track what was saved", stored.name));
-        }
-    }
-    return {};
-}
-
-Result<void> Checkpoint::restore(std::span<const Tensor> wanted, std::uint32_t rank, std::uint32_t world) {
-    for (const Tensor& tensor : wanted) {
-        if (auto checked = check_tensor(tensor); !checked) return checked;
-    }
-    if (auto checked = check(wanted, world); !checked) return checked;
-    return fill(wanted, rank);
-}
-
 Result<void> Checkpoint::fill(std::span<const Tensor> wanted, std::uint32_t rank) {
     for (const Tensor& tensor : wanted) {
         const TensorRecord* stored = manifest_.tensor_of(tensor.name);
         if (auto checked = check_one(tensor, stored); !checked) return checked;
-        if (stored->policy == Policy::PerRank && rank >= stored->boxes.size()) {
+        if (is_per_rank(stored->policy) && rank >= stored->boxes.size()) {
             return Error{Code::Refused, fmt::format("checkpoint {}: tensor '{}' is of {} ranks, there is no rank {}", place_, tensor.name, stored->boxes.size(), rank)};
         }
-        const Shape& shape = stored->policy == Policy::PerRank ? stored->boxes[rank].extent : stored->global_shape;
+        const Shape& shape = is_per_rank(stored->policy) ? stored->boxes[rank].extent : stored->global_shape;
         if (shape != tensor.global_shape || !is_inside(tensor.offset, tensor.extent, shape)) {
             return Error{Code::Refused, fmt::format("checkpoint {}: tensor '{}' has the shape {}, no box of {} at {} of {}", place_, tensor.name,
                                                     to_text(shape), to_text(tensor.extent), to_text(tensor.offset), to_text(tensor.global_shape))};

@@ -19,6 +19,7 @@
 
 #include "base/handle.h"
 #include "base/result.h"
+#include "checkpoint/another_world.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/tensor.h"
 
@@ -54,9 +55,10 @@ class Checkpoint {
     const std::string& memory_problems() const { return memory_problems_; }
 
     // Fills all tensors of one rank. Strict: the checkpoint has exactly these names, with these types and shapes.
-    // Errors: Refused with a remedy (other tensors, or another world and per-rank state): nothing has been written.
+    // Each rank's own state: in a world of the same size as it was saved, otherwise as `ways` says.
+    // Errors: Refused with a remedy (other tensors, or another world and per-rank state): nothing has been written, unless a callback refused.
     //         Damaged, naming file and block: tensors may hold part of the checkpoint; do not train on.
-    Result<void> restore(std::span<const Tensor> wanted, std::uint32_t rank, std::uint32_t world);
+    Result<void> restore(std::span<const Tensor> wanted, std::uint32_t rank, std::uint32_t world, const AnotherWorld& ways = {});
     // Fills these tensors only, each a box of what is stored; `rank` says whose, of per-rank ones. Errors: as restore.
     Result<void> fill(std::span<const Tensor> wanted, std::uint32_t rank);
     // Reads and checks every block of every shard. `progress` hears how many bytes are done, from any thread. Errors: Damaged.
@@ -84,7 +86,8 @@ class Checkpoint {
         std::vector<std::uint32_t> pieces;  // that have bytes in them, ascending
     };
 
-    Result<void> check(std::span<const Tensor> wanted, std::uint32_t world) const;
+    Result<void> check(std::span<const Tensor> wanted) const;
+    Result<void> deal_out(std::span<const Tensor> split, std::uint32_t rank, std::uint32_t world, const AnotherWorld& ways);
     Result<void> check_one(const Tensor& tensor, const TensorRecord* stored) const;
     Result<void> open_file(const ShardRecord& shard);
     void add_piece(const Tensor& wanted, const Box& box);

@@ -52,6 +52,8 @@ std::string_view name_of(Policy policy) {
         case Policy::Replicated: return "replicated";
         case Policy::Sliced: return "sliced";
         case Policy::PerRank: return "per_rank";
+        case Policy::Splittable: return "splittable";
+        case Policy::Drop: return "drop";
     }
     return "?";
 }
@@ -62,7 +64,7 @@ std::optional<DType> dtype_of(std::uint8_t code) {
 }
 
 std::optional<Policy> policy_of(std::uint8_t code) {
-    if (code < static_cast<std::uint8_t>(Policy::Replicated) || code > static_cast<std::uint8_t>(Policy::PerRank)) {
+    if (code < static_cast<std::uint8_t>(Policy::Replicated) || code > static_cast<std::uint8_t>(Policy::Drop)) {
         return std::nullopt;
     }
     return static_cast<Policy>(code);

@@ -3,7 +3,11 @@
 //
 //   Replicated   every rank holds the same values; one rank writes them, any world size reads them
 //   Sliced       the ranks' boxes tile the global shape; any world size reads any box
-//   PerRank      belongs to the rank number (random state, ...); readable only by a world of the same size
+//   PerRank      each rank's own, of its own shape (random state, ...); a world of another size is refused
+//   Splittable   each rank's own; in a world of another size the program makes its own out of what all ranks had
+//   Drop         each rank's own; in a world of another size it stays as the program made it, and that is said
+//
+// What becomes of the last three in a world of another size is another_world.h.
 //
 // Units: shapes, offsets and extents count elements, outermost dimension first (row-major).
 
@@ -20,7 +24,9 @@ namespace gangline::checkpoint {
 enum class DType : std::uint8_t {
     F64 = 1, F32, F16, BF16, F8E4M3, F8E5M2, I64, I32, I16, I8, U64, U32, U16, U8, Bool,
 };
-enum class Policy : std::uint8_t { Replicated = 1, Sliced, PerRank };
+enum class Policy : std::uint8_t { Replicated = 1, Sliced, PerRank, Splittable, Drop };
+// One box a rank, each of its own shape; not a part of something global.
+constexpr bool is_per_rank(Policy policy) { return policy != Policy::Replicated && policy != Policy::Sliced; }
 
 std::size_t bytes_of(DType dtype);
 std::string_view name_of(DType dtype);   // "float32", "bfloat16", "float8_e4m3fn", "bool", ...

@@ -40,13 +40,13 @@ class Comparer {
         Difference found;
         found.name = name;
         if (a == nullptr || b == nullptr) return only(found, a != nullptr);
-        if ((a->policy == Policy::PerRank) != (b->policy == Policy::PerRank)) {
+        if (is_per_rank(a->policy) != is_per_rank(b->policy)) {
             return changed(found, Change::Kind, std::string(checkpoint::name_of(a->policy)), std::string(checkpoint::name_of(b->policy)));
         }
         if (a->dtype != b->dtype) {
             return changed(found, Change::Dtype, std::string(checkpoint::name_of(a->dtype)), std::string(checkpoint::name_of(b->dtype)));
         }
-        if (a->policy != Policy::PerRank) return values(found, *a, *b, 0);
+        if (!is_per_rank(a->policy)) return values(found, *a, *b, 0);
         for (std::uint32_t rank = 0; rank < std::max(a->boxes.size(), b->boxes.size()); ++rank) {
             found.rank = rank;
             const bool is_in_a = rank < a->boxes.size();

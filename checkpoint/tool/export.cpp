@@ -35,7 +35,7 @@ Result<Exported> export_checkpoint(Opened& opened, const ExportRequest& request)
     std::vector<std::string> left_out;
     std::vector<std::string> as_bits;
     for (const TensorRecord& tensor : manifest.tensors) {
-        if (tensor.policy == Policy::PerRank && !request.rank) {
+        if (is_per_rank(tensor.policy) && !request.rank) {
             left_out.push_back(tensor.name);
             continue;
         }

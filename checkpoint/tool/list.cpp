@@ -34,7 +34,7 @@ std::size_t shards_with(const TensorRecord& tensor) {
 
 // Of a per-rank tensor, all ranks' together; replicated ones count once.
 std::uint64_t stored_bytes(const TensorRecord& tensor) {
-    if (tensor.policy != Policy::PerRank) return bytes_of(tensor.dtype, tensor.global_shape);
+    if (!is_per_rank(tensor.policy)) return bytes_of(tensor.dtype, tensor.global_shape);
     std::uint64_t total = 0;
     for (const Box& box : tensor.boxes) {
         if (__builtin_add_overflow(total, bytes_of(tensor.dtype, box.extent), &total)) return ~std::uint64_t{0};

@@ -46,7 +46,7 @@ std::optional<Piece> Pieces::next() {
 }
 
 const Shape& shape_of(const TensorRecord& tensor, std::uint32_t rank) {
-    return tensor.policy == Policy::PerRank ? tensor.boxes.at(rank).extent : tensor.global_shape;
+    return is_per_rank(tensor.policy) ? tensor.boxes.at(rank).extent : tensor.global_shape;
 }
 
 std::uint64_t piece_elements(const Manifest& manifest, const TensorRecord& tensor) {

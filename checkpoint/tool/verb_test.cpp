@@ -76,6 +76,32 @@ TEST_F(TheVerb, AnswersInTextAndInJson) {
     EXPECT_EQ(run({"export", root_, "--format", "npz", "-o", root_ + "/a.npz", "--json"}).json()["export"]["notes"].size(), 2u);
 }
 
+TEST_F(TheVerb, TakesSplittableAndDroppedStateForEachRanksOwn) {
+    write(kFirst);
+    for (const Policy policy : {Policy::Splittable, Policy::Drop}) {
+        const std::string name(checkpoint::name_of(policy));
+        std::filesystem::remove_all(path(kSecond));
+        write(kSecond, 3, 1, [&](Model& model) { model.of("rng").policy = policy; });
+        const auto rng = run({"show", root_, "200", "--json"}).json()["checkpoint"]["tensors"].back();
+        EXPECT_EQ(rng["name"], "rng");
+        EXPECT_EQ(rng["policy"], name);
+        EXPECT_EQ(rng["bytes"], 36);  // three ranks' three numbers
+        EXPECT_EQ(run({"diff", root_, "100", "200"}).code, 0);
+        EXPECT_EQ(run({"view", root_, "200", "--json"}).json()["view"]["tensors"], 12);
+        const std::string shard = path(kSecond, "shard-00002-of-00003.h5");
+        if (has_python("h5py")) {
+            EXPECT_TRUE(python("import h5py\nv = h5py.File('" + folder_name(kSecond) + "/view.h5', 'r')\n"
+                               "assert [v['rank_state/%d/rng' % r][()].tolist() for r in range(3)] == [[r, r + 1, r + 2] for r in range(3)]\n"
+                               "assert h5py.File('" + shard + "', 'r')['rng'].attrs['kind'] == b'" + name + "'\n"));
+        }
+        const std::string file = root_ + "/" + name + ".npz";
+        const auto exported = run({"export", root_, "200", "--format", "npz", "-o", file, "--json"}).json()["export"];
+        EXPECT_EQ(exported["tensors"], 9);
+        EXPECT_THAT(exported["notes"][0].get<std::string>(), HasSubstr("as each rank has its own: rng"));
+        EXPECT_EQ(run({"export", root_, "200", "--format", "npz", "-o", file, "--force", "--rank", "1", "--json"}).json()["export"]["tensors"], 10);
+    }
+}
+
 TEST_F(TheVerb, VerifyExitsWithOneWhereBytesAreDamaged) {
     write(kFirst);
     write(kSecond);

@@ -82,7 +82,7 @@ class View {
 
   private:
     Result<void> add(const TensorRecord& tensor) {
-        if (tensor.policy != Policy::PerRank) {
+        if (!is_per_rank(tensor.policy)) {
             const std::size_t boxes = tensor.policy == Policy::Replicated ? 1 : tensor.boxes.size();
             return add_one(tensor, tensor.name, 0, std::span(tensor.boxes).first(boxes));
         }

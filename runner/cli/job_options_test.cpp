@@ -41,7 +41,7 @@ TEST(JobOptions, VariablesThatMeanNothingAreNamedInOneLine) {
     EXPECT_EQ(unknown_variables({{"GANGLINE_TIEM", "5"}, {"GANGLINE_XYZZY", "1"}, {"PATH", "/bin"}}),
               "no option of gangline, without effect: GANGLINE_TIEM (did you mean GANGLINE_TIME?), GANGLINE_XYZZY");
     EXPECT_EQ(unknown_variables({{"GANGLINE_TIME", "5"}, {"GANGLINE_RANKS", "2"}, {"GANGLINE_PARTITION", "x"},
-                                 {"GANGLINE_STATE", "/s"}, {"GANGLINE_JOB_ID", "7"}, {"GANGLINE_RESTORE_STEP", "3"}}),
+                                 {"GANGLINE_STATE", "/s"}, {"GANGLINE_JOB_ID", "7"}, {"GANGLINE_RESTORE_STEP", "3"}, {"GANGLINE_RESEED", "rng"}}),
               "");
 }
 

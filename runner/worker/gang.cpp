@@ -37,7 +37,10 @@ std::string run_key() {
 
 struct Gang::Impl {
     Impl(Place where, Page page_to_write)
-        : place(std::move(where)), page(std::move(page_to_write)), saver(place, [this](const Letter& letter) { return send(letter); }) {}
+        : place(std::move(where)), page(std::move(page_to_write)), saver(place, [this](const Letter& letter) { return send(letter); }) {
+        another_world.given_up = place.reseed;
+        if (place.rank == 0) another_world.say = [this](const std::string& what) { say(what); };
+    }
     ~Impl() {
         saver.stop();  // its threads use the line
         line.reset();  // its thread uses the saver
@@ -45,6 +48,11 @@ struct Gang::Impl {
     Impl(const Impl&) = delete;
     Impl& operator=(const Impl&) = delete;
 
+    // To the user here, and on the job's page.
+    void say(const std::string& what) {
+        fmt::print(stderr, "gangline: {}\n", what);
+        (void)send({WorkerKind::Fault, 0, 0, place.attempt, std::string_view(what).substr(0, 4096)});
+    }
     Result<void> send(const Letter& letter) {
         if (line == nullptr) return Error{Code::Unavailable, "the line is not open"};
         return line->send(letter);
@@ -71,6 +79,7 @@ struct Gang::Impl {
     std::condition_variable stop_announced;
     std::vector<Tensor> tracked;
     std::set<std::string, std::less<>> tracked_names;
+    checkpoint::AnotherWorld another_world;
     Saver saver;
     std::unique_ptr<Line> line;
     bool is_finished = false;
@@ -93,7 +102,7 @@ Result<void> Gang::Impl::fill(const checkpoint::Store& store, const RestorePoint
     auto found = point.in_memory ? saver.memory().gather(store, point.id) : store.find(point.id, point.digest);
     if (!found) return found.error();
     (void)saver.memory().lend(*found);
-    auto filled = found->restore(tracked, place.rank, place.size);
+    auto filled = found->restore(tracked, place.rank, place.size, another_world);
     if (!found->memory_problems().empty()) fmt::print(stderr, "gangline: {}; its file serves\n", found->memory_problems());
     if (filled && point.in_memory && place.rank == 0) saver.adopt(point.id, found->manifest().world);
     return filled;
@@ -104,7 +113,7 @@ Result<std::optional<std::uint64_t>> Gang::Impl::restore_alone(const checkpoint:
     const auto there = store.published();
     if (there.empty()) return std::optional<std::uint64_t>();
     auto found = store.open_published(there.back());
-    auto filled = found ? found->restore(tracked, place.rank, place.size) : Result<void>(found.error());
+    auto filled = found ? found->restore(tracked, place.rank, place.size, another_world) : Result<void>(found.error());
     if (filled) return std::optional(there.back().step);
     Error error = filled.error();
     if (error.code == Code::Damaged) error.message += fmt::format("; delete {}/{} to go on from the one before it", place.checkpoint_folder, checkpoint::folder_name(there.back()));
@@ -183,9 +192,13 @@ double Gang::seconds_left() const {
     return std::max(0.0, to_seconds(Duration(stop_at) - now().steady.time_since_epoch()));
 }
 
-Result<void> Gang::track(const Tensor& tensor) {
+Result<void> Gang::track(const Tensor& tensor, SplitCallback split) {
     if (auto checked = checkpoint::check_tensor(tensor); !checked) return checked;
+    if (split && tensor.policy != Policy::Splittable) {
+        return Error{Code::InvalidArgument, fmt::format("tensor '{}': a callback deals out splittable state, this is {}", tensor.name, name_of(tensor.policy))};
+    }
     if (!impl_->tracked_names.insert(tensor.name).second) return Error{Code::InvalidArgument, fmt::format("a tensor '{}' is tracked already", tensor.name)};
+    if (split) impl_->another_world.splits[tensor.name] = std::move(split);
     impl_->tracked.push_back(tensor);
     return {};
 }

@@ -32,6 +32,7 @@
 #include <type_traits>
 
 #include "base/result.h"
+#include "checkpoint/another_world.h"
 #include "checkpoint/tensor.h"
 
 namespace gangline {
@@ -39,6 +40,8 @@ namespace gangline {
 using checkpoint::DType;
 using checkpoint::Policy;
 using checkpoint::Shape;
+using checkpoint::Split;
+using checkpoint::SplitCallback;
 using checkpoint::Tensor;
 
 template <class T>
@@ -120,10 +123,12 @@ class Gang {
     double seconds_left() const;  // until then; infinite while no stop is announced
 
     // State that save() writes and restore() fills; the memory must stay where it is. Errors: InvalidArgument.
-    Result<void> track(const Tensor& tensor);
+    // State of each rank's own (PerRank, Splittable, Drop; docs/checkpoints.md) comes back exactly in a gang of the same size. In one of another size
+    // `split` makes Splittable state out of what every rank had, Drop stays as it is and that is said, PerRank is refused.
+    Result<void> track(const Tensor& tensor, SplitCallback split = {});
     template <class T>
-    Result<void> track(std::string name, T* data, Shape shape, Policy policy = Policy::Replicated) {
-        return track(Tensor{std::move(name), dtype_for<T>(), policy, shape, Shape(shape.size(), 0), shape, data});
+    Result<void> track(std::string name, T* data, Shape shape, Policy policy = Policy::Replicated, SplitCallback split = {}) {
+        return track(Tensor{std::move(name), dtype_for<T>(), policy, shape, Shape(shape.size(), 0), shape, data}, std::move(split));
     }
     template <class T>
     Result<void> track_slice(std::string name, T* data, Shape global_shape, Shape offset, Shape extent) {

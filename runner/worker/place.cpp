@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
+
 namespace gangline {
 namespace {
 
@@ -89,6 +91,9 @@ Result<Place> read_place(const Getenv& get, const std::string& run_key) {
     Variables variables(get);
     Place place;
     place.is_alone = variables.text("GANGLINE_WORKER_SOCKET").empty();
+    for (std::string& name : split(variables.text("GANGLINE_RESEED"), ',')) {
+        if (!name.empty()) place.reseed.insert(std::move(name));
+    }
     place.recycles = variables.text("GANGLINE_CHECKPOINT_RECYCLE") != "0";
     if (variables.has("GANGLINE_CHECKPOINT_MEMORY_MIB")) place.memory_mib = variables.number("GANGLINE_CHECKPOINT_MEMORY_MIB", std::uint64_t{1} << 32);
     if (variables.has("GANGLINE_MTBF_S")) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/result.h"
@@ -31,6 +32,7 @@ struct Place {
     std::optional<RestorePoint> restore;
     bool recycles = true;             // deleted checkpoints' files are written over; GANGLINE_CHECKPOINT_RECYCLE=0: never
     std::optional<std::uint64_t> memory_mib;  // of snapshots on this node; 0: none; not set: as many as the node bears. GANGLINE_CHECKPOINT_MEMORY_MIB
+    std::set<std::string, std::less<>> reseed;  // GANGLINE_RESEED: tensors of each rank's own that a gang of another size gives up
     double mean_between_failures_s = 86'400 / 6.5e-3;  // of this gang; one node's at Meta's RSC-1, where nobody knows better
 };
 
