@@ -136,7 +136,7 @@ class Sampler {
 struct State {
     std::vector<float> parameters;
     std::vector<float> velocity;
-    std::uint64_t position = 0;  // samples taken so far, over all ranks
+    std::uint64_t samples = 0;  // that this rank has taken; all ranks' together are the position in the data
 };
 
 void train(const Options& options, gangline::Gang& gang, const Dataset& data, State& state, std::uint64_t first) {
@@ -167,7 +167,7 @@ void train(const Options& options, gangline::Gang& gang, const Dataset& data, St
         }
         const float scale = 1.0f / static_cast<float>(options.batch);
         apply(rule, scale, std::span(values).first(kParameters), state.velocity, state.parameters);
-        state.position += options.batch;
+        state.samples += batch.count();
         ++step;
         const double loss = static_cast<double>(values[kLoss]) / static_cast<double>(options.batch);
         const auto samples = static_cast<double>(batch.count());
@@ -207,6 +207,25 @@ void write_weights(const Options& options, const State& state) {
     fmt::print("weights sha256 {}\n", gangline::checkpoint::to_hex(gangline::checkpoint::sha256(bytes)));
 }
 
+// The order of the samples is a function of seed and step, so there is no random state to keep; each rank's count is shared out
+// anew when another number of ranks goes on.
+void track(gangline::Gang& gang, State& state) {
+    must(gang.track("model/parameters", state.parameters.data(), {kParameters}));
+    must(gang.track("optimizer/velocity", state.velocity.data(), {kParameters}));
+    must(gang.track("data/samples", &state.samples, {}, gangline::Policy::Splittable, [&state](const gangline::Split& split) {
+        std::uint64_t all = 0;
+        for (const auto& old : split.old) all += old.as<std::uint64_t>()[0];
+        state.samples = all / split.world + (split.rank < all % split.world ? 1 : 0);
+        return gangline::Result<void>();
+    }));
+}
+
+std::uint64_t position_of(const State& state) {
+    std::uint64_t all = 0;
+    MPI_Allreduce(&state.samples, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    return all;
+}
+
 int run(const Options& options) {
     auto joined = gangline::Gang::join();
     if (!joined) die(joined.error().message);
@@ -219,14 +238,12 @@ int run(const Options& options) {
     if (options.batch < static_cast<std::uint64_t>(ranks)) die(fmt::format("--batch {}: must be at least the number of ranks, {}", options.batch, ranks));
 
     State state{initial_parameters(options.seed), std::vector<float>(kParameters, 0.0f)};
-    must(gang.track("model/parameters", state.parameters.data(), {kParameters}));
-    must(gang.track("optimizer/velocity", state.velocity.data(), {kParameters}));
-    must(gang.track("data/position", &state.position, {}));
+    track(gang, state);
     const auto restored = gang.restore();
     if (!restored) die(restored.error().message);
     const std::uint64_t first = restored->value_or(0);
-    if (state.position != first * options.batch) {
-        die(fmt::format("the checkpoint of step {} was trained with another --batch ({} samples were taken)", first, state.position));
+    if (const std::uint64_t position = position_of(state); position != first * options.batch) {
+        die(fmt::format("the checkpoint of step {} was trained with another --batch ({} samples were taken)", first, position));
     }
     if (rank == 0 && *restored) fmt::print("resumed at step {}\n", first);
     gang.total_steps(options.steps);

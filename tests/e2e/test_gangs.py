@@ -16,10 +16,14 @@ def test_an_elastic_gang_shrinks_when_a_node_dies_and_grows_when_it_is_back(make
     shrunk = cluster.wait(job, "a narrower gang", lambda seen: seen["attempt"] == 2 and seen["state"] == "RUNNING" and seen["ranks"] == 4, 30)
     assert "shrunk from 3 to 2 nodes" in shrunk["reason"]
     assert shrunk["attempts"][1]["restored"]["step"] >= 80
+    # Each rank's samples were counted anew (the program checks that); what may be dropped was dropped, and is said.
+    cluster.wait(job, "the word on what was dropped", lambda seen: any("is of 6 ranks, this gang has 4: not restored" in fault for fault in seen.get("faults", [])), 10)
     cluster.start_agent("n1")
     grown = cluster.wait(job, "the whole width again", lambda seen: seen["attempt"] == 3 and seen["state"] == "RUNNING" and seen["ranks"] == 6, 60)
     assert grown["attempts"][1]["kind"] == "RESIZE" and "grows from 2 to 3 nodes" in grown["attempts"][1]["cause"]
     assert grown["attempts"][2]["restored"]["step"] > shrunk["attempts"][1]["restored"]["step"]
+    cluster.wait(job, "the same of the wider gang", lambda seen: any("is of 4 ranks, this gang has 6: not restored" in fault for fault in seen["faults"]), 10)
+    assert "as the program has made them: 'step_s'" in cluster.cli("show", job).stdout
     cluster.cli("cancel", job)
 
 

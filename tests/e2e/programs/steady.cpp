@@ -30,7 +30,7 @@ struct Options {
     std::uint64_t payload_mib = 0;
     std::string starts;
     bool use_mpi = true;
-    bool elastic = false;  // nothing is saved that depends on the number of ranks
+    bool elastic = false;  // what is saved fits any number of ranks
 };
 
 Options options_of(int argc, char** argv) {
@@ -68,6 +68,9 @@ struct Model {
     std::vector<std::uint64_t> weights = std::vector<std::uint64_t>(1024);  // the same on every rank
     std::vector<std::uint64_t> moments = std::vector<std::uint64_t>(256);   // this rank's own
     std::vector<std::uint64_t> payload;                                     // weight to carry, this rank's own
+    std::uint64_t all_samples = 0;                                          // one a step and rank, by every rank's count
+    std::uint64_t samples = 0;                                              // those of this rank
+    double step_s = 0;                                                      // of this rank's last step; worth nothing to another gang
 
     void step(std::uint64_t step, int rank, bool use_mpi) {
         std::vector<std::uint64_t> gradient(weights.size());
@@ -87,6 +90,24 @@ struct Model {
         return sum;
     }
 };
+
+// Each rank's own: the samples are shared out anew by another number of ranks, and none may be lost or counted twice.
+gangline::Result<void> track_own(gangline::Gang& gang, Model& model) {
+    if (auto done = gang.track("all_samples", &model.all_samples, {}); !done) return done;
+    if (auto done = gang.track("step_s", &model.step_s, {}, gangline::Policy::Drop); !done) return done;
+    return gang.track("samples", &model.samples, {}, gangline::Policy::Splittable, [&model](const gangline::Split& split) {
+        std::uint64_t all = 0;
+        for (const auto& old : split.old) all += old.as<std::uint64_t>()[0];
+        model.samples = all / split.world + (split.rank < all % split.world ? 1 : 0);
+        return gangline::Result<void>();
+    });
+}
+
+bool samples_are_exact(const Model& model, bool use_mpi) {
+    std::uint64_t all = model.samples;
+    if (use_mpi) MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    return all == model.all_samples;
+}
 
 template <class T>
 void insist(const gangline::Result<T>& result) {
@@ -137,6 +158,7 @@ int main(int argc, char** argv) {
     const auto rank = static_cast<std::uint64_t>(gang.rank());
     const auto size = static_cast<std::uint64_t>(gang.size());
     insist(gang.track("weights", model.weights.data(), {model.weights.size()}));
+    if (options.elastic) insist(track_own(gang, model));
     if (!options.elastic) insist(gang.track_slice("moments", model.moments.data(), {model.moments.size() * size}, {model.moments.size() * rank}, {model.moments.size()}));
     if (!model.payload.empty()) {
         insist(gang.track_slice("payload", model.payload.data(), {model.payload.size() * size}, {model.payload.size() * rank}, {model.payload.size()}));
@@ -145,11 +167,17 @@ int main(int argc, char** argv) {
     insist(restored);
     const std::uint64_t first = restored->value_or(0);
     note_start(options, gang, first);
+    if (options.elastic && !samples_are_exact(model, options.use_mpi)) {
+        std::fprintf(stderr, "steady: %llu samples were taken, the ranks count others\n", static_cast<unsigned long long>(model.all_samples));
+        return 73;
+    }
 
     for (std::uint64_t step = first; step < options.steps;) {
         if (all_stop(gang.should_stop(), options.use_mpi)) break;
         std::this_thread::sleep_for(std::chrono::milliseconds(options.step_ms));
         model.step(step, gang.rank(), options.use_mpi);
+        model.all_samples += size;
+        ++model.samples;
         gang.progress(++step, {.samples = 1, .flops = 1e6, .loss = 1.0 / static_cast<double>(step)});
         if (options.every != 0 && step % options.every == 0) gang.save(step);
     }
