@@ -77,6 +77,12 @@ bool ShardImage::is_laid_out_for(const ShardPlan& plan) const {
 Result<void> ShardImage::prepare(const ShardPlan& plan) {
     if (is_laid_out_for(plan)) return {};
     size_ = 0;
+    {
+        const std::lock_guard lock(mutex_);  // nothing is to be copied, also when this fails
+        next_ = taken_ = copied_ = given_ = 0;
+        states_.clear();
+        ready_.clear();
+    }
     std::uint64_t least = 0;
     for (const Tensor& tensor : plan.tensors) least += bytes_in(tensor);
     rlimit limit{};
@@ -170,7 +176,8 @@ Result<void> ShardImage::begin(std::uint64_t step, std::span<const Tensor> tenso
     for (const Tensor& tensor : tensors) sources_.push_back(static_cast<const char*>(tensor.data));
     std::memcpy(memory_ + step_place_, &step, sizeof step);
     const std::lock_guard lock(mutex_);
-    taken_ = copied_ = given_ = 0;
+    next_ = taken_ = copied_ = given_ = 0;
+    states_.assign(blocks(), Block::Free);
     ready_.clear();
     return {};
 }
@@ -184,7 +191,8 @@ void ShardImage::adopt(const Manifest& part, char* memory) {
     job_ = 0;  // laid out for nobody
     const std::lock_guard lock(mutex_);
     given_ = 0;
-    taken_ = copied_ = blocks();
+    next_ = taken_ = copied_ = blocks();
+    states_.assign(blocks(), Block::Copied);
     ready_.resize(blocks());
     std::iota(ready_.begin(), ready_.end(), std::size_t{0});
 }
@@ -207,29 +215,65 @@ void ShardImage::copy_block(std::size_t index) {
     crcs_[index] = crc;
 }
 
-bool ShardImage::copy_one() {
-    std::size_t index = 0;
-    {
-        const std::lock_guard lock(mutex_);
-        if (taken_ == blocks()) return false;
-        index = taken_++;
-    }
+bool ShardImage::take(std::size_t index) {
+    if (states_[index] != Block::Free) return false;
+    states_[index] = Block::Taken;
+    ++taken_;
+    return true;
+}
+
+void ShardImage::copy_taken(std::size_t index) {
     copy_block(index);
     bool is_last = false;
     {
         const std::lock_guard lock(mutex_);
-        is_last = ++copied_ == blocks();
+        is_last = ++copied_ == states_.size();
+        states_[index] = Block::Copied;
         ready_.push_back(index);
     }
     changed_.notify_all();
     if (is_last && when_copied_) when_copied_();
+}
+
+bool ShardImage::copy_one() {
+    std::size_t index = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        if (taken_ == states_.size()) return false;
+        while (!take(next_)) ++next_;
+        index = next_++;
+    }
+    copy_taken(index);
     return true;
+}
+
+void ShardImage::wait_copied(std::size_t tensor) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (states_.empty() || tensor >= shaped_.size()) return;
+    }
+    const Shaped& shaped = shaped_[tensor];
+    const std::uint64_t bytes = *elements_of(shaped.extent) * bytes_of(shaped.dtype);
+    if (bytes == 0) return;
+    const auto first = static_cast<std::size_t>(places_[tensor] / kBlockBytes);
+    const auto last = static_cast<std::size_t>((places_[tensor] + bytes - 1) / kBlockBytes);
+    for (std::size_t index = first; index <= last; ++index) {
+        bool is_ours = false;
+        {
+            const std::lock_guard lock(mutex_);
+            is_ours = take(index);
+        }
+        if (is_ours) copy_taken(index);
+    }
+    std::unique_lock lock(mutex_);
+    const auto is_copied = [](Block state) { return state == Block::Copied; };
+    changed_.wait(lock, [&] { return std::all_of(states_.begin() + static_cast<std::ptrdiff_t>(first), states_.begin() + static_cast<std::ptrdiff_t>(last) + 1, is_copied); });
 }
 
 void ShardImage::wait_copied() {
     while (copy_one()) {}
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return copied_ == blocks(); });
+    changed_.wait(lock, [&] { return copied_ == states_.size(); });
 }
 
 void ShardImage::give_again() {
@@ -241,8 +285,8 @@ std::optional<std::size_t> ShardImage::next_ready() {
     for (;;) {
         {
             std::unique_lock lock(mutex_);
-            if (given_ == blocks()) return std::nullopt;
-            if (given_ == ready_.size() && taken_ == blocks()) changed_.wait(lock, [&] { return given_ < ready_.size(); });
+            if (given_ == states_.size()) return std::nullopt;
+            if (given_ == ready_.size() && taken_ == states_.size()) changed_.wait(lock, [&] { return given_ < ready_.size(); });
             if (given_ < ready_.size()) return ready_[given_++];
         }
         (void)copy_one();

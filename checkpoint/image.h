@@ -4,9 +4,9 @@
 //   |superblock, headers|step|small tensors ...|gap|tensor A ......|gap|tensor B ...|
 //    \---- the template: made once by the HDF5 library, and again only when the tensors change ----/ (all but the tensors' bytes)
 //
-// Blocks of kBlockBytes are copied by as many threads as ask for one (copy_one), in the order of the file, and can be written as soon as
-// they are there (next_ready): no wait between copying and writing. The memory is the image's own, taken once, touched at once, and kept; or
-// somebody else's, another one at each save if need be (ImageMemory): a keeper's outlives the process.
+// Blocks of kBlockBytes are copied by as many threads as ask for one (copy_one), in the order of the file but for those that somebody waits
+// for (wait_copied), and can be written as soon as they are there (next_ready): no wait between copying and writing. The memory is the
+// image's own, taken once, touched at once, and kept; or somebody else's, another one at each save if need be (ImageMemory): a keeper's outlives the process.
 //
 // Thread rule: prepare, begin and adopt by one thread while nobody copies; copy_one and wait_copied by any; next_ready by one other.
 
@@ -53,6 +53,8 @@ class ShardImage {
     bool copy_one();
     // Until every block is copied; helps.
     void wait_copied();
+    // Until the blocks of this tensor (of prepare, in their order) are; copies those that nobody has taken ahead of all others.
+    void wait_copied(std::size_t tensor);
 
     // Gives all blocks again: they are written a second time.
     void give_again();
@@ -85,6 +87,8 @@ class ShardImage {
     Result<void> take_memory();
     Result<void> load_template(int file);
     void copy_block(std::size_t index);
+    bool take(std::size_t index);  // it was free; under the mutex
+    void copy_taken(std::size_t index);
 
     std::vector<Shaped> shaped_;
     std::uint64_t job_ = 0;
@@ -109,6 +113,9 @@ class ShardImage {
 
     std::mutex mutex_;
     std::condition_variable changed_;
+    enum class Block : std::uint8_t { Free, Taken, Copied };
+    std::vector<Block> states_;  // of the save that begin() began; empty: none
+    std::size_t next_ = 0;    // no block before it is free
     std::size_t taken_ = 0;   // blocks that somebody copies or has copied
     std::size_t copied_ = 0;
     std::vector<std::size_t> ready_;

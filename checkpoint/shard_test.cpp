@@ -155,6 +155,38 @@ TEST_F(AShard, OfManySmallTensorsKeepsThemAll) {
     EXPECT_EQ(values[2999][0], 2999.0f);
 }
 
+// By one thread: what is waited for is copied, and nothing else yet but what shares its first and last block.
+TEST_F(AShard, IsCopiedOutOfOrderWhereSomebodyWaitsForATensor) {
+    constexpr std::size_t kCount = 3 * kBlockBytes / 4;
+    std::vector<std::uint32_t> a(kCount, 1), b(kCount, 2), c(kCount, 3);
+    std::uint32_t scalar = 4;
+    const std::vector<Tensor> tensors{tensor("a", a, DType::U32, {kCount}), tensor("b", b, DType::U32, {kCount}), tensor("c", c, DType::U32, {kCount}),
+                                      {"empty", DType::U32, Policy::Replicated, {0}, {0}, {0}, nullptr}, {"scalar", DType::U32, Policy::Replicated, {}, {}, {}, &scalar}};
+    const ShardPlan plan{7, 1, 1, 0, 1, tensors};
+    ShardImage image;
+    image.wait_copied(1);  // nothing has begun
+    ASSERT_TRUE(image.prepare(plan).ok());
+    ASSERT_TRUE(image.begin(1, tensors).ok());
+    image.wait_copied(1);
+    image.wait_copied(3);
+    std::fill(a.begin(), a.end(), 11u);
+    std::fill(b.begin(), b.end(), 12u);
+    std::fill(c.begin(), c.end(), 13u);
+    image.wait_copied(4);
+    scalar = 14;
+    const auto part = write_image(real_disk(), folder().get(), image, plan);
+    ASSERT_TRUE(part.ok()) << part.error().message;
+    image.wait_copied(0);
+    Checkpoint checkpoint(folder(), *part, root_);
+    EXPECT_TRUE(checkpoint.verify().ok());
+    ASSERT_TRUE(checkpoint.restore(tensors, 0, 1).ok());
+    EXPECT_EQ(std::count(a.begin(), a.end(), 11u) + std::count(a.begin(), a.end(), 1u), static_cast<std::ptrdiff_t>(kCount));
+    EXPECT_GT(std::count(a.begin(), a.end(), 11u), static_cast<std::ptrdiff_t>(kCount / 2)) << "it was to be copied later";
+    EXPECT_EQ(std::count(b.begin(), b.end(), 2u), static_cast<std::ptrdiff_t>(kCount)) << "it was waited for";
+    EXPECT_GT(std::count(c.begin(), c.end(), 13u), static_cast<std::ptrdiff_t>(kCount / 2));
+    EXPECT_EQ(scalar, 4u);
+}
+
 TEST_F(AShard, WithoutTensorsIsFine) {
     const auto part = write_shard(folder().get(), {7, 1, 1, 0, 1, {}});
     ASSERT_TRUE(part.ok()) << part.error().message;

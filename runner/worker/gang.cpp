@@ -224,6 +224,16 @@ void Gang::fence() {
     impl_->page.add(&ProgressPage::checkpoint_stall_ns, stall);
 }
 
+Result<void> Gang::fence(std::string_view tensor) {
+    if (!impl_->tracked_names.contains(tensor)) return Error{Code::InvalidArgument, fmt::format("fence('{}'): no tensor of that name is tracked", tensor)};
+    const TimePoint begun = now().steady;
+    impl_->saver.fence(tensor);
+    const Duration stall = now().steady - begun;
+    impl_->saver.stalled(stall);
+    impl_->page.add(&ProgressPage::checkpoint_stall_ns, stall);
+    return {};
+}
+
 Result<std::optional<std::uint64_t>> Gang::restore() {
     const TimePoint begun = now().steady;
     impl_->page.set_phase("restore");

@@ -164,6 +164,8 @@ Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> track
     if (tracked_ != tracked.size()) {  // tensors are only added
         mine_ = checkpoint::tensors_to_write(tracked, place_.rank, place_.size);
         tracked_ = tracked.size();
+        mine_by_name_.clear();
+        for (std::size_t i = 0; i < mine_.size(); ++i) mine_by_name_[mine_[i].name] = i;
     }
     if (auto prepared = image_.prepare(plan(step)); !prepared) return prepared;
     const std::uint64_t part_size = place_.is_alone ? 0 : encode(part_of(plan(step), image_)).size();
@@ -242,6 +244,14 @@ void Saver::fence() {
         if (copies_ == 0) return;
     }
     image_.wait_copied();
+}
+
+void Saver::fence(std::string_view tensor) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (copies_ == 0) return;
+    }
+    if (const auto found = mine_by_name_.find(tensor); found != mine_by_name_.end()) image_.wait_copied(found->second);
 }
 
 void Saver::run_copier() {

@@ -50,6 +50,7 @@ class Saver {
     void stalled(Duration time);  // the training waited so long for the last save
     // Until the state of the last save may be changed: it is copied.
     void fence();
+    void fence(std::string_view tensor);  // until that one is
     void receive(const WorkerHeader& header, std::string_view payload);  // Relay and CommitResult
     // Waits for the outcome of every save. Errors: Deadline.
     Result<void> drain(TimePoint limit);
@@ -109,6 +110,7 @@ class Saver {
     std::size_t busy_copiers_ = 0;
     bool is_stopping_ = false;
     std::vector<Tensor> mine_;          // of the tracked tensors those that this rank writes
+    std::map<std::string, std::size_t, std::less<>> mine_by_name_;
     std::size_t tracked_ = 0;           // how many were tracked when mine_ was made
     checkpoint::ShardImage image_;
     MemoryTier memory_;

@@ -1,5 +1,6 @@
 // The worker library against a shepherd of the test's own: what it says on its line, and what it makes of the answers.
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -236,6 +237,56 @@ TEST_F(AGang, AFencedSaveHoldsTheStateAsItWasWhateverComesAfterTheFence) {
     ASSERT_TRUE(gang.track("state", state.data(), {state.size()}).ok());
     EXPECT_EQ(**gang.restore(), 5u);
     EXPECT_EQ(std::count(state.begin(), state.end(), 5u), 3'000'000);
+}
+
+// As an optimizer does it that changes one tensor after the other.
+TEST_F(AGang, AFenceOfOneTensorIsEnoughToChangeThatOne) {
+    constexpr std::size_t kTensors = 7;
+    std::vector<std::vector<std::uint64_t>> state(kTensors);
+    for (std::size_t i = 1; i < kTensors; ++i) state[i].assign(100'000 * i * i, 0);  // the first is empty
+    const auto track_all = [&](Gang& gang) {
+        for (std::size_t i = 0; i < kTensors; ++i) ASSERT_TRUE(gang.track(fmt::format("t{}", i), state[i].data(), {state[i].size()}).ok());
+    };
+    {
+        auto gang = Gang::join().value();
+        track_all(gang);
+        ASSERT_TRUE(gang.fence("t1").ok());  // before any save
+        EXPECT_EQ(gang.fence("t9").error().code, Code::InvalidArgument);
+        for (std::uint64_t step = 1; step <= 6; ++step) {
+            const Save save = gang.save(step, SaveMode::Fenced);
+            for (std::size_t i = 0; i < kTensors; ++i) {
+                const std::size_t which = (i * 3 + step) % kTensors;
+                ASSERT_TRUE(gang.fence(fmt::format("t{}", which)).ok());
+                std::fill(state[which].begin(), state[which].end(), step);
+            }
+            const auto saved = save.wait(kLimit);
+            ASSERT_TRUE(saved.ok()) << saved.error().message;
+        }
+        ASSERT_TRUE(gang.finish(kLimit).ok());
+    }
+    auto gang = Gang::join().value();
+    track_all(gang);
+    EXPECT_EQ(**gang.restore(), 6u);
+    for (std::size_t i = 0; i < kTensors; ++i) EXPECT_EQ(std::count(state[i].begin(), state[i].end(), 5u), static_cast<std::ptrdiff_t>(state[i].size())) << i;
+}
+
+TEST_F(AGang, AFenceBehindASaveThatCouldNotBeLaidOutReturns) {
+    std::vector<std::uint64_t> small(400'000), large(4'000'000);
+    auto gang = Gang::join().value();
+    ASSERT_TRUE(gang.track("small", small.data(), {small.size()}).ok());
+    ASSERT_TRUE(gang.save(1).wait(kLimit).ok());
+    ASSERT_TRUE(gang.track("large", large.data(), {large.size()}).ok());
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    const rlimit little{8u << 20, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+    const Save save = gang.save(2, SaveMode::Fenced);
+    gang.fence();
+    EXPECT_TRUE(gang.fence("large").ok());
+    const auto saved = save.wait(kLimit);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_FALSE(saved.ok());
+    EXPECT_TRUE(gang.save(3).wait(kLimit).ok());
 }
 
 TEST_F(AGang, SavesByItselfAsOftenAsThatIsBest) {
