@@ -22,7 +22,7 @@
 #include "checkpoint/checksum.h"
 #include "examples/fashion_mnist/dataset.h"
 #include "examples/fashion_mnist/network.h"
-#include "runner/worker/gangline.h"
+#include "runner/worker/gang.h"
 
 namespace {
 

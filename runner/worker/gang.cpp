@@ -15,7 +15,7 @@
 #include "base/process.h"
 #include "base/time.h"
 #include "checkpoint/store.h"
-#include "runner/worker/gangline.h"
+#include "runner/worker/gang.h"
 #include "runner/worker/line.h"
 #include "runner/worker/page.h"
 #include "runner/worker/place.h"

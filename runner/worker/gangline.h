@@ -1,165 +1,172 @@
-#pragma once
-// The worker library: what a training program says to Gangline, and how its state survives.
-//
-//   auto joined = gangline::Gang::join();            // after MPI_Init, if the program uses MPI
-//   gangline::Gang& gang = joined.value();
-//   gang.track("model/weights", weights.data(), {784, 128});
-//   const auto restored = gang.restore();            // the step to go on from, or nothing: a fresh start
-//   for (std::uint64_t step = restored->value_or(0); step < 1000 && !gang.should_stop();) {
-//       ... one training step ...
-//       gang.progress(++step, {.samples = 64, .loss = loss});
-//       if (step % 100 == 0) gang.save(step);        // asynchronous: copies, then a thread writes
-//   }
-//   gang.finish();
-//
-// restore() and save() are called by every rank, in the same order with the same steps. A checkpoint counts when every
-// rank's shard is durable and the coordinator has written it down; until then the one before it serves.
-//
-// Outside Gangline the same program is a gang too: rank and size from OMPI_COMM_WORLD_RANK/SIZE or RANK/WORLD_SIZE, else a
-// gang of one; checkpoints go to ./gangline-checkpoints (or GANGLINE_CHECKPOINT_DIR), all ranks on one host, and rank 0
-// alone decides which count: the newest complete one is what restore() takes.
-//
-// Thread rule: one thread calls (the training loop's); should_stop() and Save are safe from any thread. join() starts a
-// thread that receives, the first save() one that writes (and on rank 0 one that commits); all block every signal.
-// Cost: progress(), the timers and should_stop() make no system call, well under a microsecond each.
+#ifndef GANGLINE_H
+#define GANGLINE_H
+/* The worker library for C, and for every language that can call C. Plain C11; C++ programs use runner/worker/gang.h.
+ *
+ *   gangline_gang* gang = NULL;
+ *   if (gangline_join(&gang) != GANGLINE_OK) die(gangline_last_error());      after MPI_Init, if the program uses MPI
+ *   const uint64_t shape[2] = {784, 128};
+ *   gangline_track(gang, "model/weights", GANGLINE_FLOAT32, GANGLINE_REPLICATED, 2, shape, NULL, NULL, weights);
+ *   bool is_restored; uint64_t step;
+ *   if (gangline_restore(gang, &is_restored, &step) != GANGLINE_OK) die(gangline_last_error());    a fresh start: step 0
+ *   while (step < 1000) {
+ *       ... one training step ...
+ *       gangline_progress(gang, ++step, samples, flops, loss);
+ *       if (step % 100 == 0) gangline_save(gang, step, GANGLINE_SAVE_NOW, NULL);
+ *   }
+ *   gangline_finish(gang, 60000);
+ *   gangline_leave(&gang);
+ *
+ * Every function but gangline_last_error, gangline_code_name and gangline_api_version returns a gangline_code; after any other
+ * than GANGLINE_OK gangline_last_error says what was wrong, and what is written through pointers is untouched unless stated.
+ * `dtype`, `policy` and `mode` are numbers of the enumerations below. No C++ exception leaves a function. A null pointer where
+ * none is allowed is GANGLINE_INVALID_ARGUMENT.
+ *
+ * Thread rule: one thread calls (the training loop's). From any thread: gangline_should_stop, gangline_seconds_left and the
+ * functions of a gangline_save_handle (each handle by one thread at a time). gangline_last_error is the calling thread's own.
+ *
+ * Within one API version functions, constants and structures are only added. Link with libgangline_worker and its C++ runtime.
+ */
 
-#include <chrono>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "base/result.h"
-#include "checkpoint/another_world.h"
-#include "checkpoint/tensor.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-namespace gangline {
+#define GANGLINE_API_VERSION 1
 
-using checkpoint::DType;
-using checkpoint::Policy;
-using checkpoint::Shape;
-using checkpoint::Split;
-using checkpoint::SplitCallback;
-using checkpoint::Tensor;
+/* That of the library which is linked; a program refuses one that is lower than the GANGLINE_API_VERSION it was compiled with. */
+uint32_t gangline_api_version(void);
 
-template <class T>
-constexpr DType dtype_for() {
-    static_assert(std::is_arithmetic_v<T>, "name the DType of this type in a Tensor");
-    if constexpr (std::is_same_v<T, bool>) return DType::Bool;
-    else if constexpr (std::is_floating_point_v<T>) return sizeof(T) == 8 ? DType::F64 : DType::F32;
-    else if constexpr (std::is_signed_v<T>) return sizeof(T) == 8 ? DType::I64 : sizeof(T) == 4 ? DType::I32 : sizeof(T) == 2 ? DType::I16 : DType::I8;
-    else return sizeof(T) == 8 ? DType::U64 : sizeof(T) == 4 ? DType::U32 : sizeof(T) == 2 ? DType::U16 : DType::U8;
+typedef enum gangline_code {
+    GANGLINE_OK = 0,
+    GANGLINE_INVALID_ARGUMENT = 1, /* the caller's input is wrong: correct it */
+    GANGLINE_REFUSED = 2,          /* by design, with the reason and a remedy */
+    GANGLINE_UNAVAILABLE = 3,      /* not reachable now */
+    GANGLINE_NOT_FOUND = 4,
+    GANGLINE_NO_SPACE = 5,         /* disk, quota or memory is full: nothing was written that counts */
+    GANGLINE_DAMAGED = 6,          /* stored bytes are not what was written; the runner is told and takes an older checkpoint */
+    GANGLINE_DEADLINE = 7,         /* the wait ended before the answer came */
+    GANGLINE_INTERNAL = 8          /* a system call failed in a way nobody planned for */
+} gangline_code;
+
+/* What the last failed call of this thread says: one sentence, never null; valid until the thread's next failed call. */
+const char* gangline_last_error(void);
+/* "invalid argument"; "unknown code" for any other number. */
+const char* gangline_code_name(int code);
+
+typedef enum gangline_dtype {
+    GANGLINE_FLOAT64 = 1,
+    GANGLINE_FLOAT32 = 2,
+    GANGLINE_FLOAT16 = 3,
+    GANGLINE_BFLOAT16 = 4,
+    GANGLINE_FLOAT8_E4M3FN = 5,
+    GANGLINE_FLOAT8_E5M2 = 6,
+    GANGLINE_INT64 = 7,
+    GANGLINE_INT32 = 8,
+    GANGLINE_INT16 = 9,
+    GANGLINE_INT8 = 10,
+    GANGLINE_UINT64 = 11,
+    GANGLINE_UINT32 = 12,
+    GANGLINE_UINT16 = 13,
+    GANGLINE_UINT8 = 14,
+    GANGLINE_BOOL = 15 /* one byte, 0 or 1 */
+} gangline_dtype;
+
+/* Whose a tensor is, and so what another number of ranks makes of it (docs/checkpoints.md). */
+typedef enum gangline_policy {
+    GANGLINE_REPLICATED = 1, /* every rank holds the same values */
+    GANGLINE_SLICED = 2,     /* the ranks' boxes tile the global shape */
+    GANGLINE_PER_RANK = 3,   /* each rank's own: another number of ranks is refused */
+    GANGLINE_SPLITTABLE = 4, /* each rank's own: dealt out anew by gangline_track_splittable's callback */
+    GANGLINE_DROP = 5        /* each rank's own: another number of ranks leaves it as it is, and that is said */
+} gangline_policy;
+
+typedef enum gangline_save_mode {
+    GANGLINE_SAVE_NOW = 0,   /* the state may be changed when gangline_save returns */
+    GANGLINE_SAVE_FENCED = 1 /* ... when gangline_fence returns; gangline_save returns before the copy */
+} gangline_save_mode;
+
+typedef struct gangline_gang gangline_gang;
+typedef struct gangline_save_handle gangline_save_handle;
+
+/* ---- the gang */
+
+/* *gang is null after a failure. Errors: INVALID_ARGUMENT (a variable of the environment makes no sense), UNAVAILABLE. */
+gangline_code gangline_join(gangline_gang** gang);
+/* Waits for the disk operation under way, not for commits: call gangline_finish for those. Sets *gang to null; null already: fine. */
+gangline_code gangline_leave(gangline_gang** gang);
+/* Waits until every save has its answer, then tells the runner that this rank has ended well. Errors: DEADLINE. */
+gangline_code gangline_finish(gangline_gang* gang, uint64_t limit_ms);
+
+gangline_code gangline_rank(const gangline_gang* gang, uint32_t* rank);
+gangline_code gangline_size(const gangline_gang* gang, uint32_t* size);
+gangline_code gangline_attempt(const gangline_gang* gang, uint32_t* attempt); /* rises with every restart of the job */
+gangline_code gangline_restarts(const gangline_gang* gang, uint32_t* restarts);
+gangline_code gangline_is_alone(const gangline_gang* gang, bool* is_alone); /* not started by Gangline */
+
+/* ---- what the training does */
+
+/* `step` steps are done. Samples and FLOPs of this rank since the last call are summed. */
+gangline_code gangline_progress(gangline_gang* gang, uint64_t step, double samples, double flops, double loss);
+gangline_code gangline_total_steps(gangline_gang* gang, uint64_t count);
+/* The gang's page shows the phase until its end, then the one before it. Phases nest. */
+gangline_code gangline_phase_begin(gangline_gang* gang, const char* name);
+gangline_code gangline_phase_end(gangline_gang* gang);
+/* The time between counts as waiting for data, or as communication. Each ends before it begins again. */
+gangline_code gangline_data_wait_begin(gangline_gang* gang);
+gangline_code gangline_data_wait_end(gangline_gang* gang);
+gangline_code gangline_communication_begin(gangline_gang* gang);
+gangline_code gangline_communication_end(gangline_gang* gang);
+
+/* Whether the runner has announced that it will stop this rank. Ranks hear of it at different times: agree before the loop is left. */
+gangline_code gangline_should_stop(const gangline_gang* gang, bool* should_stop);
+gangline_code gangline_seconds_left(const gangline_gang* gang, double* seconds); /* until then; infinite while no stop is announced */
+
+/* ---- state that is saved and restored; the memory must stay where it is until gangline_leave */
+
+/* This rank holds `extent` elements at `offset` of `global_shape` (each `ndim` numbers, outermost first), row-major at `data`. offset and
+ * extent both null: all of it. ndim 0, global_shape null: one number. `data` may be null only where there is no element. */
+gangline_code gangline_track(gangline_gang* gang, const char* name, int dtype, int policy, uint32_t ndim, const uint64_t* global_shape, const uint64_t* offset,
+                             const uint64_t* extent, void* data);
+
+/* What one rank of the gang that saved had. */
+typedef struct gangline_old_rank {
+    uint32_t rank;
+    uint32_t ndim;
+    const uint64_t* shape;
+    const void* data;
+    uint64_t bytes;
+} gangline_old_rank;
+/* Fills this rank's state out of what all `old_size` ranks had, ascending; everything is valid during the call only. Other than 0 refuses the restore. */
+typedef int (*gangline_split)(const gangline_old_rank* old, uint32_t old_size, uint32_t rank, uint32_t size, void* context);
+/* GANGLINE_SPLITTABLE state of this rank; `split` is called by gangline_restore when another number of ranks has saved it. */
+gangline_code gangline_track_splittable(gangline_gang* gang, const char* name, int dtype, uint32_t ndim, const uint64_t* shape, void* data, gangline_split split,
+                                        void* context);
+
+/* Every rank calls gangline_save and gangline_restore, in the same order and with the same steps, which rise. A failure on the way stops nothing: the
+ * job's page tells it, and so does gangline_save_wait. `save` may be null; what it is set to (null after a failure) is to be released.
+ * Errors: INVALID_ARGUMENT (steps do not rise, no such mode): nothing is saved. */
+gangline_code gangline_save(gangline_gang* gang, uint64_t step, int mode, gangline_save_handle** save);
+/* Until it is known whether the checkpoint counts. Errors: why it does not (NO_SPACE, REFUSED, UNAVAILABLE, ...), or DEADLINE: not known yet. */
+gangline_code gangline_save_wait(const gangline_save_handle* save, uint64_t limit_ms);
+gangline_code gangline_save_is_done(const gangline_save_handle* save, bool* is_done);
+gangline_code gangline_save_step(const gangline_save_handle* save, uint64_t* step);
+/* The save goes on. Sets *save to null; null already: fine. */
+gangline_code gangline_save_release(gangline_save_handle** save);
+/* Before the state is changed after a fenced save: until it is copied, all of it or this tensor, which is copied ahead of the others. */
+gangline_code gangline_fence(gangline_gang* gang);
+gangline_code gangline_fence_tensor(gangline_gang* gang, const char* name);
+/* Whether to save at this step: as often as lost work and the cost of saves are least together, and before a stop. Every rank calls it at every step. */
+gangline_code gangline_should_save(gangline_gang* gang, uint64_t step, bool* should_save);
+/* Fills the tracked state; *step is that of the checkpoint. Not restored: a fresh start, *step is 0 and nothing was changed.
+ * Errors: REFUSED (of other tensors or another number of ranks, in words), DAMAGED. After an error the tracked memory is not to be used. */
+gangline_code gangline_restore(gangline_gang* gang, bool* is_restored, uint64_t* step);
+
+#ifdef __cplusplus
 }
+#endif
 
-// What one training step did, on this rank.
-struct StepReport {
-    double samples = 0;
-    double flops = 0;
-    double loss = 0;
-};
-
-// A checkpoint under way. Copies are handles of the same one.
-class Save {
-  public:
-    struct State;
-    explicit Save(std::shared_ptr<State> state) : state_(std::move(state)) {}
-    std::uint64_t step() const;
-    bool is_done() const;
-    // Whether it counts. Errors: why it does not (NoSpace, Refused, Unavailable, ...), or Deadline: not known yet.
-    Result<void> wait(std::chrono::milliseconds limit = std::chrono::minutes(10)) const;
-
-  private:
-    std::shared_ptr<State> state_;
-};
-
-// When the tracked state may be changed again: at once, or after fence().
-enum class SaveMode { Now, Fenced };
-
-class Gang {
-    struct Impl;
-
-  public:
-    // Errors: InvalidArgument (a variable that makes no sense); Unavailable (the runner's socket or page is gone).
-    static Result<Gang> join();
-    Gang(Gang&&) noexcept;
-    Gang& operator=(Gang&&) noexcept;
-    ~Gang();  // waits for the disk operation under way, not for commits: call finish() for those
-
-    int rank() const;
-    int size() const;
-    std::uint32_t attempt() const;   // rises with every restart of the job
-    std::uint32_t restarts() const;
-    bool is_alone() const;           // not started by Gangline
-
-    // `step` steps are done. Sums samples and FLOPs; the time since the last call is a step's.
-    void progress(std::uint64_t step, const StepReport& report = {});
-    void total_steps(std::uint64_t count);
-
-    // While the object lives, the gang's page shows this phase, or counts the time as waiting.
-    class Scope {
-      public:
-        Scope(Scope&& other) noexcept;
-        Scope& operator=(Scope&&) = delete;
-        ~Scope();
-
-      private:
-        friend class Gang;
-        enum class Kind { Phase, DataWait, Communication };
-        Scope(Impl& impl, Kind kind, std::string_view phase);
-        Impl* impl_;
-        Kind kind_;
-        std::chrono::steady_clock::time_point begun_;
-        std::string before_;  // the phase to return to
-    };
-    [[nodiscard]] Scope phase(std::string_view name);
-    [[nodiscard]] Scope data_wait();
-    [[nodiscard]] Scope communication();
-
-    // True once the runner has announced that it will stop this rank (preemption, cancel, drain). Ranks hear of it at
-    // different times: agree (for example with an all-reduce) before the loop is left.
-    bool should_stop() const;
-    double seconds_left() const;  // until then; infinite while no stop is announced
-
-    // State that save() writes and restore() fills; the memory must stay where it is. Errors: InvalidArgument.
-    // State of each rank's own (PerRank, Splittable, Drop; docs/checkpoints.md) comes back exactly in a gang of the same size. In one of another size
-    // `split` makes Splittable state out of what every rank had, Drop stays as it is and that is said, PerRank is refused.
-    Result<void> track(const Tensor& tensor, SplitCallback split = {});
-    template <class T>
-    Result<void> track(std::string name, T* data, Shape shape, Policy policy = Policy::Replicated, SplitCallback split = {}) {
-        return track(Tensor{std::move(name), dtype_for<T>(), policy, shape, Shape(shape.size(), 0), shape, data}, std::move(split));
-    }
-    template <class T>
-    Result<void> track_slice(std::string name, T* data, Shape global_shape, Shape offset, Shape extent) {
-        return track(Tensor{std::move(name), dtype_for<T>(), Policy::Sliced, std::move(global_shape), std::move(offset),
-                            std::move(extent), data});
-    }
-
-    // Copies the tracked state and returns (with Fenced: before it is copied); threads write it. Waits only while the save before is still
-    // being written. Steps must rise within an attempt. A failure stops nothing: the job's page tells it, and so does the Save.
-    Save save(std::uint64_t step, SaveMode mode = SaveMode::Now);
-    // Before the tracked state is changed after a Fenced save: waits until it is copied. Usually it is already.
-    //   gang.save(step, SaveMode::Fenced);  forward(); backward();  gang.fence();  optimizer_step();
-    void fence();
-    // The same for one tensor, which is copied ahead of the others: for an optimizer that changes tensor after tensor. Errors: InvalidArgument (not tracked).
-    Result<void> fence(std::string_view tensor);
-    // Whether to save at this step: as often as lost work and the saves' own cost are least together (Young), and once more when the runner will
-    // stop this gang. Every rank calls it at every step with the same numbers, and all get the same answer: rank 0 decides some steps ahead.
-    //   if (gang.should_save(step)) gang.save(step);
-    bool should_save(std::uint64_t step);
-    std::string save_interval() const;  // how often that is now, and why
-    // Fills the tracked state. No value: a fresh start, nothing was changed. Errors: Refused (the checkpoint is of other
-    // tensors or another world, in words); Damaged (the runner is told and takes an older one: end the program).
-    // After an error the tracked memory is not to be used.
-    Result<std::optional<std::uint64_t>> restore();
-    // Waits until every save has its answer, then tells the runner that this rank has ended well.
-    // Errors: Deadline. A save that failed is no error here.
-    Result<void> finish(std::chrono::milliseconds limit = std::chrono::seconds(60));
-
-  private:
-    explicit Gang(std::unique_ptr<Impl> impl);
-    std::unique_ptr<Impl> impl_;
-};
-
-}  // namespace gangline
+#endif

@@ -20,7 +20,7 @@
 #include "checkpoint/image.h"
 #include "checkpoint/store.h"
 #include "runner/worker/commit_loop.h"
-#include "runner/worker/gangline.h"
+#include "runner/worker/gang.h"
 #include "runner/worker/interval.h"
 #include "runner/worker/line.h"
 #include "runner/worker/memory_tier.h"

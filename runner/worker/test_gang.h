@@ -29,7 +29,7 @@
 #include "base/progress_page.h"
 #include "base/worker_protocol.h"
 #include "checkpoint/store.h"
-#include "runner/worker/gangline.h"
+#include "runner/worker/gang.h"
 
 namespace gangline {
 

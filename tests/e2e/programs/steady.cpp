@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "runner/worker/gangline.h"
+#include "runner/worker/gang.h"
 
 namespace {
 
