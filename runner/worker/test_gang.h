@@ -131,6 +131,7 @@ class FakeShepherd {
             frames_.push_back(frame);
         }
         changed_.notify_all();
+        if (frame.kind() == WorkerKind::Keeper) send(frame.header.rank, WorkerKind::Keeper, 0, frame.header.attempt, "");  // there is none
         if (frame.kind() == WorkerKind::Commit && answers) answer(frame, accepts, accepts ? "" : "not now");
     }
 
