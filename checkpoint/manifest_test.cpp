@@ -224,6 +224,35 @@ TEST(Checksums, AgreeWithTheirPublishedVectors) {
     EXPECT_FALSE(from_hex(std::string(64, 'g'), digest));
 }
 
+// Of any length and any alignment, with whatever came before, and not a byte beside the copy.
+TEST(Checksums, OfACopyAreThoseOfTheBytesAndTheCopyIsThem) {
+    std::mt19937 random(3);
+    std::vector<std::uint8_t> from(200'000);
+    for (std::uint8_t& byte : from) byte = static_cast<std::uint8_t>(random());
+    std::vector<std::uint8_t> to(from.size() + 200);
+    for (int round = 0; round < 2000; ++round) {
+        const std::size_t size = round < 1500 ? static_cast<std::size_t>(round) : random() % 190'000;
+        const std::size_t at = random() % 70;
+        const std::size_t place = 1 + random() % 70;
+        const std::uint32_t before = static_cast<std::uint32_t>(random());
+        std::fill(to.begin(), to.end(), std::uint8_t{0xA5});
+        ASSERT_EQ(copy_with_crc32c(to.data() + place, from.data() + at, size, before), crc32c_portable(from.data() + at, size, before)) << size;
+        ASSERT_EQ(std::memcmp(to.data() + place, from.data() + at, size), 0) << size;
+        ASSERT_EQ(to[place - 1], 0xA5);
+        ASSERT_EQ(to[place + size], 0xA5);
+    }
+}
+
+TEST(Checksums, ByTheProcessorsInstructionsAreThoseByTheLibrary) {
+    std::string bytes;
+    for (int i = 0; i < 300; ++i) {
+        ASSERT_EQ(sha256(bytes), sha256_portable(bytes)) << i;
+        bytes += static_cast<char>(i * 7);
+    }
+    bytes.append(100'003, 'x');
+    EXPECT_EQ(sha256(bytes), sha256_portable(bytes));
+}
+
 TEST(TensorNames, AreSegmentsBetweenSlashes) {
     for (const char* good : {"a", "model/layer.0.weight", "x y", "a/b/c"}) EXPECT_TRUE(check_name(good).ok()) << good;
     for (const char* bad : {"", "/a", "a/", "a//b", ".", "a/../b", "./a"}) EXPECT_FALSE(check_name(bad).ok()) << bad;
