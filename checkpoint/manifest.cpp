@@ -1,8 +1,9 @@
 #include "checkpoint/manifest.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
-#include <map>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -13,8 +14,9 @@ constexpr std::string_view kMagic = "GLCKPT\r\n";
 
 template <class Number>
 void put(std::string& out, Number value) {
+    static_assert(std::endian::native == std::endian::little, "the file's numbers are the machine's");
     char bytes[sizeof value];
-    for (std::size_t i = 0; i < sizeof value; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+    std::memcpy(bytes, &value, sizeof value);
     out.append(bytes, sizeof value);
 }
 
@@ -37,10 +39,7 @@ class Cursor {
     Number take(std::string_view what) {
         if (!need(sizeof(Number), what)) return 0;
         Number value = 0;
-        for (std::size_t i = 0; i < sizeof value; ++i) {
-            const auto byte = static_cast<std::uint8_t>(bytes_[at_ + i]);
-            value = static_cast<Number>(value | static_cast<Number>(static_cast<Number>(byte) << (8 * i)));
-        }
+        std::memcpy(&value, bytes_.data() + at_, sizeof value);
         at_ += sizeof value;
         return value;
     }
@@ -63,6 +62,7 @@ class Cursor {
     }
     Shape take_shape(std::string_view what, std::size_t dimensions) {
         Shape shape;
+        shape.reserve(dimensions);
         for (std::size_t i = 0; i < dimensions && is_good(); ++i) shape.push_back(take<std::uint64_t>(what));
         return shape;
     }
@@ -90,6 +90,7 @@ ShardRecord take_shard(Cursor& in, const Manifest& manifest) {
     shard.name = in.take_text("a shard's name", 255);
     shard.size = in.take<std::uint64_t>("a shard's size");
     const std::uint32_t blocks = in.take_count("block checksums", 4);
+    shard.block_crcs.reserve(blocks);
     for (std::uint32_t i = 0; i < blocks && in.is_good(); ++i) {
         shard.block_crcs.push_back(in.take<std::uint32_t>("a block checksum"));
     }
@@ -147,6 +148,7 @@ TensorRecord take_tensor(Cursor& in, const Manifest& manifest) {
     tensor.global_shape = in.take_shape("a shape", dimensions);
     if (in.is_good() && !elements_of(tensor.global_shape)) in.fail("a shape whose number of elements wraps");
     const std::uint32_t boxes = in.take_count("boxes", 12 + 16 * dimensions);
+    tensor.boxes.reserve(boxes);
     for (std::uint32_t i = 0; i < boxes && in.is_good(); ++i) tensor.boxes.push_back(take_box(in, manifest, tensor));
     if (!manifest.tensors.empty() && manifest.tensors.back().name >= tensor.name) in.fail("tensors are not in name order");
     return tensor;
@@ -183,7 +185,7 @@ std::string incomplete_because(const TensorRecord& tensor, std::uint32_t world) 
     }
     const std::uint64_t expected = *elements_of(tensor.global_shape);
     if (covered != expected) return fmt::format("has {} elements, but its slices hold {}", expected, covered);
-    if (tensor.global_shape.empty()) return "";
+    if (tensor.global_shape.empty() || sorted.size() == 1) return "";
     std::sort(sorted.begin(), sorted.end(), [](const Box* a, const Box* b) { return a->offset < b->offset; });
     for (std::size_t i = 0; i < sorted.size(); ++i) {
         const std::uint64_t end = sorted[i]->offset[0] + sorted[i]->extent[0];
@@ -234,8 +236,15 @@ Sha256 seal_of(std::string_view file) {
     return digest;
 }
 
+bool is_sealed(std::string_view file) { return file.size() >= 32 && sha256(file.substr(0, file.size() - 32)) == seal_of(file); }
+
 std::string encode(const Manifest& manifest) {
-    std::string out(kMagic);
+    std::string out;
+    std::size_t size = 256;  // at least what will be there, but for texts that are longer than most
+    for (const ShardRecord& shard : manifest.shards) size += 64 + 4 * shard.block_crcs.size();
+    for (const TensorRecord& tensor : manifest.tensors) size += 16 + tensor.name.size() + 8 * tensor.global_shape.size() + tensor.boxes.size() * (12 + 16 * tensor.global_shape.size());
+    out.reserve(size);
+    out += kMagic;
     put(out, version_of(manifest));
     put(out, manifest.job);
     put(out, manifest.step);
@@ -272,8 +281,8 @@ Result<Manifest> parse(std::string_view file) {
     auto damaged = [](std::string why) { return Error{Code::Damaged, "manifest: " + std::move(why)}; };
     if (file.size() < kMagic.size() + 32) return damaged(fmt::format("only {} bytes long", file.size()));
     if (!file.starts_with(kMagic)) return damaged("it does not begin as a manifest does");
+    if (!is_sealed(file)) return damaged("its SHA-256 does not match its content");
     const std::string_view body = file.substr(0, file.size() - 32);
-    if (sha256(body) != seal_of(file)) return damaged("its SHA-256 does not match its content");
     Cursor in(body.substr(kMagic.size()));
     Manifest manifest;
     const auto version = in.take<std::uint32_t>("the version");
@@ -290,6 +299,7 @@ Result<Manifest> parse(std::string_view file) {
     const std::uint32_t shards = in.take_count("shards", 20);
     for (std::uint32_t i = 0; i < shards && in.is_good(); ++i) manifest.shards.push_back(take_shard(in, manifest));
     const std::uint32_t tensors = in.take_count("tensors", 11);
+    manifest.tensors.reserve(tensors);
     for (std::uint32_t i = 0; i < tensors && in.is_good(); ++i) manifest.tensors.push_back(take_tensor(in, manifest));
     if (in.is_good() && !in.is_at_end()) in.fail("bytes behind the last tensor");
     if (in.is_good() && version != version_of(manifest)) in.fail(fmt::format("version {} is not that of its tensors", version));
@@ -303,7 +313,35 @@ Result<Manifest> parse(std::string_view file) {
     return manifest;
 }
 
-Result<Manifest> merge(std::span<const Manifest> parts) {
+namespace {
+
+// Puts the boxes of one rank's tensors to those of lower ranks. Both ascend by name. Returns what they disagree in; empty when they do not.
+std::string add_tensors(std::vector<TensorRecord>& all, std::vector<TensorRecord>& added, std::uint32_t rank) {
+    auto at = all.begin();
+    std::vector<TensorRecord> fresh;
+    for (TensorRecord& tensor : added) {
+        while (at != all.end() && at->name < tensor.name) ++at;
+        if (at == all.end() || at->name != tensor.name) {
+            fresh.push_back(std::move(tensor));
+            continue;
+        }
+        const bool same_shape = tensor.policy == Policy::PerRank ? tensor.global_shape.size() == at->global_shape.size() : tensor.global_shape == at->global_shape;
+        if (!same_shape || tensor.dtype != at->dtype || tensor.policy != at->policy) {
+            return fmt::format("rank {} tracks tensor '{}' as {} {} {}, lower ranks as {} {} {}", rank, tensor.name, name_of(tensor.policy),
+                               name_of(tensor.dtype), to_text(tensor.global_shape), name_of(at->policy), name_of(at->dtype), to_text(at->global_shape));
+        }
+        std::move(tensor.boxes.begin(), tensor.boxes.end(), std::back_inserter(at->boxes));
+    }
+    if (fresh.empty()) return "";
+    const auto known = static_cast<std::ptrdiff_t>(all.size());
+    std::move(fresh.begin(), fresh.end(), std::back_inserter(all));
+    std::inplace_merge(all.begin(), all.begin() + known, all.end(), [](const TensorRecord& a, const TensorRecord& b) { return a.name < b.name; });
+    return "";
+}
+
+}  // namespace
+
+Result<Manifest> merge(std::vector<Manifest> parts) {
     auto refuse = [](std::string why) { return Error{Code::InvalidArgument, std::move(why)}; };
     if (parts.empty() || parts.size() != parts[0].world) {
         return refuse(fmt::format("{} parts of a checkpoint of {} ranks", parts.size(), parts.empty() ? 0 : parts[0].world));
@@ -314,33 +352,19 @@ Result<Manifest> merge(std::span<const Manifest> parts) {
     whole.attempt = parts[0].attempt;
     whole.world = parts[0].world;
     whole.block_bytes = parts[0].block_bytes;
-    std::map<std::string, TensorRecord> tensors;
     for (std::uint32_t rank = 0; rank < parts.size(); ++rank) {
-        const Manifest& part = parts[rank];
+        Manifest& part = parts[rank];
         if (part.shards.size() != 1 || part.shards[0].rank != rank || part.job != whole.job || part.step != whole.step ||
             part.attempt != whole.attempt || part.world != whole.world || part.block_bytes != whole.block_bytes) {
             return refuse(fmt::format("rank {}'s part is of another checkpoint: job {} step {} attempt {} world {}", rank, part.job,
                                       part.step, part.attempt, part.world));
         }
-        whole.shards.push_back(part.shards[0]);
-        for (const TensorRecord& tensor : part.tensors) {
-            const auto [at, is_new] = tensors.try_emplace(tensor.name, tensor);
-            if (is_new) continue;
-            TensorRecord& known = at->second;
-            const bool same_shape = is_per_rank(tensor.policy) ? tensor.global_shape.size() == known.global_shape.size()
-                                                                     : tensor.global_shape == known.global_shape;
-            if (!same_shape || tensor.dtype != known.dtype || tensor.policy != known.policy) {
-                return refuse(fmt::format("rank {} tracks tensor '{}' as {} {} {}, lower ranks as {} {} {}", rank, tensor.name,
-                                          name_of(tensor.policy), name_of(tensor.dtype), to_text(tensor.global_shape),
-                                          name_of(known.policy), name_of(known.dtype), to_text(known.global_shape)));
-            }
-            known.boxes.insert(known.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
-        }
+        whole.shards.push_back(std::move(part.shards[0]));
+        if (std::string why = add_tensors(whole.tensors, part.tensors, rank); !why.empty()) return refuse(std::move(why));
     }
-    for (auto& [name, tensor] : tensors) {
+    for (const TensorRecord& tensor : whole.tensors) {
         const std::string why = incomplete_because(tensor, whole.world);
-        if (!why.empty()) return refuse(fmt::format("tensor '{}' {}", name, why));
-        whole.tensors.push_back(std::move(tensor));
+        if (!why.empty()) return refuse(fmt::format("tensor '{}' {}", tensor.name, why));
     }
     return whole;
 }

@@ -14,7 +14,6 @@
 // Thread rule: pure functions.
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,11 +66,12 @@ std::string shard_name(std::uint32_t rank, std::uint32_t world);
 // The file's bytes. The last 32 are the manifest's SHA-256, by which the coordinator knows it.
 std::string encode(const Manifest& manifest);
 Sha256 seal_of(std::string_view file);  // its last 32 bytes; zeros when it is shorter
+bool is_sealed(std::string_view file);  // they are the SHA-256 of what comes before
 std::string seal(std::string body);     // body with its SHA-256 behind it
 // Errors: Damaged, with the byte at which reading stopped making sense. A whole manifest (every rank's shard is in it)
 // is also checked for tensors that miss a part or overlap.
 Result<Manifest> parse(std::string_view file);
-// One manifest of all ranks' parts. Errors: InvalidArgument that names the tensor and the ranks that disagree.
-Result<Manifest> merge(std::span<const Manifest> parts);
+// One manifest of all ranks' parts, by rank. Errors: InvalidArgument that names the tensor and the ranks that disagree.
+Result<Manifest> merge(std::vector<Manifest> parts);
 
 }  // namespace gangline::checkpoint

@@ -21,7 +21,6 @@ namespace gangline::checkpoint {
 namespace {
 
 constexpr const char* kManifestName = "MANIFEST";
-constexpr const char* kNewManifestName = ".MANIFEST.new";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kDeleting = ".del-";
 constexpr const char* kPool = ".pool";
@@ -174,7 +173,7 @@ Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha
         if (!part) return part.error();
         read.push_back(std::move(*part));
     }
-    const auto whole = merge(read);
+    const auto whole = merge(std::move(read));
     if (!whole) return whole.error();
     std::set<std::string> listed{kManifestName};
     for (const ShardRecord& shard : whole->shards) {
@@ -186,11 +185,12 @@ Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha
         listed.insert(shard.name);
     }
     const std::string file = encode(*whole);
-    if (auto written = write_file(folder->get(), kNewManifestName, file, true); !written) return written.error();
-    if (disk_->rename_at(folder->get(), kNewManifestName, folder->get(), kManifestName, 0) != 0) return errno_error("cannot rename the manifest");
+    // The names change first and the syncs come last, side by side: the file system's journal then carries all of it at once. Half a manifest
+    // under its name does no harm here: in a temporary folder it counts by its digest alone.
     for (const std::string& name : names_in(folder->get())) {
         if (!listed.contains(name)) disk_->unlink_at(folder->get(), name.c_str(), 0);  // parts, and shards of a dead run
     }
+    if (auto written = write_file(folder->get(), kManifestName, file, true); !written) return written.error();
     if (disk_->sync(folder->get()) != 0) return errno_error("cannot fsync the folder of the manifest");
     if (auto synced = sync_root(); !synced) return synced.error();  // the temporary folder's own name: it may be committed under it
     return Sealed{seal_of(file), whole->total_bytes()};
@@ -217,11 +217,10 @@ Result<void> Store::sync_root() const {
 }
 
 Result<void> Store::publish(const CheckpointId& id, const Sha256& digest, IfThere if_there) const {
-    const auto is_right = [&](const Result<Checkpoint>& found) { return found.ok() && seal_of(encode(found->manifest())) == digest; };
     Result<void> renamed = Error{Code::Damaged, fmt::format("{}/{} does not have the manifest {}", root_, temporary_name(id), to_hex(digest))};
-    if (is_right(open_folder(temporary_name(id)))) renamed = rename_into_place(id, if_there);
+    if (has_manifest(temporary_name(id), digest)) renamed = rename_into_place(id, if_there);
     // Another process may have been first, and not have come to its fsync.
-    if (!renamed && !is_right(open_folder(folder_name(id)))) return renamed;
+    if (!renamed && !has_manifest(folder_name(id), digest)) return renamed;
     if (auto synced = sync_root(); !synced) return synced;
     // What was exchanged for it goes only now: the other way round a loss of power could leave the old one, emptied, in its place.
     if (if_there == IfThere::Exchange) remove_folder(temporary_name(id));
@@ -234,7 +233,15 @@ Result<void> Store::drop_temporary(const CheckpointId& id) const {
     return {};
 }
 
-Result<Checkpoint> Store::open_folder(const std::string& name) const {
+// Whether the folder has this very manifest, to the last bit.
+bool Store::has_manifest(const std::string& name, const Sha256& digest) const {
+    const auto folder = open_folder_at(folder_.get(), name);
+    if (!folder) return false;
+    const auto file = read_file_at(folder->get(), kManifestName);
+    return file && seal_of(*file) == digest && is_sealed(*file);
+}
+
+Result<Store::Opened> Store::open_folder(const std::string& name) const {
     auto folder = open_folder_at(folder_.get(), name);
     if (!folder) return folder.error();
     const std::string place = root_ + "/" + name;
@@ -243,24 +250,21 @@ Result<Checkpoint> Store::open_folder(const std::string& name) const {
     auto manifest = parse(*file);
     if (!manifest) return Error{Code::Damaged, fmt::format("{}: {}", place, manifest.error().message)};
     if (!manifest->is_whole()) return Error{Code::Damaged, place + ": the manifest does not list every rank's shard"};
-    return Checkpoint(std::move(*folder), std::move(*manifest), place);
+    return Opened{Checkpoint(std::move(*folder), std::move(*manifest), place), seal_of(*file)};
 }
 
 Result<Checkpoint> Store::find(const CheckpointId& id, const Sha256& digest) const {
-    auto is_right = [&](const Result<Checkpoint>& found) { return found.ok() && seal_of(encode(found->manifest())) == digest; };
     // Several ranks look at once: one of them may publish between the two looks of another.
     for (int round = 0; round < 3; ++round) {
         auto published = open_folder(folder_name(id));
-        if (is_right(published)) return published;
-        if (published.ok()) {
-            return Error{Code::Damaged, fmt::format("{}: its manifest is not the committed one ({})", published->place(), to_hex(digest))};
+        if (published && published->digest == digest) return std::move(published->checkpoint);
+        if (published) {
+            return Error{Code::Damaged, fmt::format("{}: its manifest is not the committed one ({})", published->checkpoint.place(), to_hex(digest))};
         }
         if (published.error().code != Code::NotFound) return published.error();
         const auto waiting = open_folder(temporary_name(id));
-        if (!is_right(waiting)) {
-            if (!waiting.ok() && waiting.error().code == Code::Damaged) return waiting.error();
-            continue;
-        }
+        if (!waiting && waiting.error().code == Code::Damaged) return waiting.error();
+        if (!waiting || waiting->digest != digest) continue;
         const auto renamed = rename_into_place(id, IfThere::Refuse);
         if (renamed) (void)sync_root();  // the next restore finds it under either name
         if (!renamed && renamed.error().code == Code::NoSpace) return renamed.error();
@@ -270,10 +274,11 @@ Result<Checkpoint> Store::find(const CheckpointId& id, const Sha256& digest) con
 
 Result<Checkpoint> Store::open_published(const CheckpointId& id) const {
     auto found = open_folder(folder_name(id));
-    if (!found && found.error().code == Code::NotFound && ::faccessat(folder_.get(), folder_name(id).c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (found) return std::move(found->checkpoint);
+    if (found.error().code == Code::NotFound && ::faccessat(folder_.get(), folder_name(id).c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
         return Error{Code::Damaged, found.error().message};  // a published folder without its manifest
     }
-    return found;
+    return found.error();
 }
 
 std::vector<CheckpointId> Store::published() const {
@@ -382,7 +387,7 @@ std::string Store::delete_old(const Kept& kept) const {
             std::size_t shards = 0;
             {
                 const auto found = open_folder(name);
-                if (found && found->manifest().job == kept.job) shards = found->manifest().shards.size();
+                if (found && found->checkpoint.manifest().job == kept.job) shards = found->checkpoint.manifest().shards.size();
             }
             if (shards != 0) remove(name, kept.recycles ? shards : 0);
         } else if (name.starts_with(kTemporary)) {

@@ -87,7 +87,12 @@ class Store {
 
   private:
     Store(std::string root, Fd folder, Disk& disk) : root_(std::move(root)), folder_(std::move(folder)), disk_(&disk) {}
-    Result<Checkpoint> open_folder(const std::string& name) const;
+    struct Opened {
+        Checkpoint checkpoint;
+        Sha256 digest;  // of its manifest
+    };
+    Result<Opened> open_folder(const std::string& name) const;
+    bool has_manifest(const std::string& name, const Sha256& digest) const;
     Result<void> rename_into_place(const CheckpointId& id, IfThere if_there) const;
     Result<void> sync_root() const;
     std::string remove_folder(const std::string& name, std::size_t most_retired = 0) const;
