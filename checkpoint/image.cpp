@@ -97,11 +97,10 @@ Result<void> ShardImage::prepare(const ShardPlan& plan) {
     struct stat status {};
     if (!file || ::fstat(file.get(), &status) != 0) return errno_error("cannot examine the layout");
     const std::uint64_t size = round_up(static_cast<std::uint64_t>(status.st_size), kDiskAlignment);
-    places_ = std::move(layout->places);
     step_place_ = layout->step_place;
     pieces_.clear();
     for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
-        if (const std::uint64_t bytes = bytes_in(plan.tensors[i]); bytes != 0) pieces_.push_back({places_[i], bytes, i});
+        if (const std::uint64_t bytes = bytes_in(plan.tensors[i]); bytes != 0) pieces_.push_back({layout->places[i], bytes, i});
     }
     std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) { return a.place < b.place; });
     size_ = size;
@@ -109,14 +108,26 @@ Result<void> ShardImage::prepare(const ShardPlan& plan) {
         size_ = 0;
         return loaded;
     }
+    keep_shapes(plan, layout->places);
+    crcs_.assign(blocks(), 0);
+    return {};
+}
+
+void ShardImage::keep_shapes(const ShardPlan& plan, const std::vector<std::uint64_t>& places) {
     job_ = plan.job;
     attempt_ = plan.attempt;
     rank_ = plan.rank;
     world_ = plan.world;
     shaped_.clear();
-    for (const Tensor& tensor : plan.tensors) shaped_.push_back({tensor.name, tensor.dtype, tensor.policy, tensor.global_shape, tensor.offset, tensor.extent});
-    crcs_.assign(blocks(), 0);
-    return {};
+    std::vector<TensorRecord> records;
+    for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
+        const Tensor& tensor = plan.tensors[i];
+        shaped_.push_back({tensor.name, tensor.dtype, tensor.policy, tensor.global_shape, tensor.offset, tensor.extent});
+        records.push_back({tensor.name, tensor.dtype, tensor.policy, tensor.global_shape, {Box{plan.rank, places[i], tensor.offset, tensor.extent}}});
+    }
+    std::sort(records.begin(), records.end(), [](const TensorRecord& a, const TensorRecord& b) { return a.name < b.name; });
+    tensors_ = std::make_shared<const std::string>(encode_tensors(records));
+    version_ = version_for(records);
 }
 
 // Touched here, so that no later save pays for fresh pages.

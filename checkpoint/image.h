@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -67,7 +68,9 @@ class ShardImage {
     const char* block(std::size_t index) const { return memory_ + index * kBlockBytes; }
     std::size_t block_size(std::size_t index) const;
     const std::vector<std::uint32_t>& checksums() const { return crcs_; }  // all of them once it is copied
-    const std::vector<std::uint64_t>& places() const { return places_; }   // of the tensors of prepare, in their order
+    // Where the tensors of prepare lie, as a part of the manifest has it.
+    const std::shared_ptr<const std::string>& tensors() const { return tensors_; }
+    std::uint32_t version() const { return version_; }  // of that part
 
   private:
     struct Shaped {  // what the layout depends on
@@ -86,6 +89,7 @@ class ShardImage {
     bool is_laid_out_for(const ShardPlan& plan) const;
     Result<void> take_memory();
     Result<void> load_template(int file);
+    void keep_shapes(const ShardPlan& plan, const std::vector<std::uint64_t>& places);
     void copy_block(std::size_t index);
     bool take(std::size_t index);  // it was free; under the mutex
     void copy_taken(std::size_t index);
@@ -95,7 +99,8 @@ class ShardImage {
     std::uint32_t attempt_ = 0;
     std::uint32_t rank_ = 0;
     std::uint32_t world_ = 0;
-    std::vector<std::uint64_t> places_;
+    std::shared_ptr<const std::string> tensors_;
+    std::uint32_t version_ = 1;
     std::vector<Piece> pieces_;  // in the order of the file, without empty ones
     std::uint64_t step_place_ = 0;
     std::uint64_t size_ = 0;

@@ -71,6 +71,7 @@ class Cursor {
     }
     bool is_good() const { return why_.empty(); }
     bool is_at_end() const { return at_ == bytes_.size(); }
+    std::string_view rest() const { return bytes_.substr(at_); }
     const std::string& why() const { return why_; }
 
   private:
@@ -196,13 +197,12 @@ std::string incomplete_because(const TensorRecord& tensor, std::uint32_t world) 
     return "";
 }
 
-// The lowest that has words for its tensors.
-std::uint32_t version_of(const Manifest& manifest) {
-    const bool is_plain = std::all_of(manifest.tensors.begin(), manifest.tensors.end(), [](const TensorRecord& tensor) { return tensor.policy <= Policy::PerRank; });
+}  // namespace
+
+std::uint32_t version_for(const std::vector<TensorRecord>& tensors) {
+    const bool is_plain = std::all_of(tensors.begin(), tensors.end(), [](const TensorRecord& tensor) { return tensor.policy <= Policy::PerRank; });
     return is_plain ? 1 : 2;
 }
-
-}  // namespace
 
 std::uint64_t Manifest::total_bytes() const {
     std::uint64_t total = 0;
@@ -238,29 +238,45 @@ Sha256 seal_of(std::string_view file) {
 
 bool is_sealed(std::string_view file) { return file.size() >= 32 && sha256(file.substr(0, file.size() - 32)) == seal_of(file); }
 
-std::string encode(const Manifest& manifest) {
+namespace {
+
+std::size_t encoded_size(const Manifest& head, std::size_t tensors) {
+    std::size_t size = kMagic.size() + 4 + 8 + 8 + 4 + 4 + 8 + 4 + tensors + sizeof(Sha256);
+    for (const ShardRecord& shard : head.shards) size += 4 + 4 + shard.name.size() + 8 + 4 + 4 * shard.block_crcs.size();
+    return size;
+}
+
+std::string encode(const Manifest& head, std::uint32_t version, std::string_view tensors) {
     std::string out;
-    std::size_t size = 256;  // at least what will be there, but for texts that are longer than most
-    for (const ShardRecord& shard : manifest.shards) size += 64 + 4 * shard.block_crcs.size();
-    for (const TensorRecord& tensor : manifest.tensors) size += 16 + tensor.name.size() + 8 * tensor.global_shape.size() + tensor.boxes.size() * (12 + 16 * tensor.global_shape.size());
-    out.reserve(size);
+    out.reserve(encoded_size(head, tensors.size()));
     out += kMagic;
-    put(out, version_of(manifest));
-    put(out, manifest.job);
-    put(out, manifest.step);
-    put(out, manifest.attempt);
-    put(out, manifest.world);
-    put(out, manifest.block_bytes);
-    put(out, static_cast<std::uint32_t>(manifest.shards.size()));
-    for (const ShardRecord& shard : manifest.shards) {
+    put(out, version);
+    put(out, head.job);
+    put(out, head.step);
+    put(out, head.attempt);
+    put(out, head.world);
+    put(out, head.block_bytes);
+    put(out, static_cast<std::uint32_t>(head.shards.size()));
+    for (const ShardRecord& shard : head.shards) {
         put(out, shard.rank);
         put_text(out, shard.name);
         put(out, shard.size);
         put(out, static_cast<std::uint32_t>(shard.block_crcs.size()));
         for (const std::uint32_t crc : shard.block_crcs) put(out, crc);
     }
-    put(out, static_cast<std::uint32_t>(manifest.tensors.size()));
-    for (const TensorRecord& tensor : manifest.tensors) {
+    out += tensors;
+    return seal(std::move(out));
+}
+
+}  // namespace
+
+std::string encode_tensors(const std::vector<TensorRecord>& tensors) {
+    std::string out;
+    std::size_t size = 4;
+    for (const TensorRecord& tensor : tensors) size += 16 + tensor.name.size() + 8 * tensor.global_shape.size() + tensor.boxes.size() * (12 + 16 * tensor.global_shape.size());
+    out.reserve(size);
+    put(out, static_cast<std::uint32_t>(tensors.size()));
+    for (const TensorRecord& tensor : tensors) {
         put_text(out, tensor.name);
         put(out, static_cast<std::uint8_t>(tensor.dtype));
         put(out, static_cast<std::uint8_t>(tensor.policy));
@@ -274,35 +290,58 @@ std::string encode(const Manifest& manifest) {
             put_shape(out, box.extent);
         }
     }
-    return seal(std::move(out));
+    return out;
 }
 
-Result<Manifest> parse(std::string_view file) {
-    auto damaged = [](std::string why) { return Error{Code::Damaged, "manifest: " + std::move(why)}; };
+std::string encode(const Manifest& manifest) { return encode(manifest, version_for(manifest.tensors), encode_tensors(manifest.tensors)); }
+std::string encode(const Part& part) { return encode(part.head, part.head.version, *part.tensors); }
+std::size_t encoded_size(const Part& part) { return encoded_size(part.head, part.tensors->size()); }
+
+namespace {
+
+Error damaged(std::string why) { return {Code::Damaged, "manifest: " + std::move(why)}; }
+
+struct Split {
+    Manifest head;
+    Cursor tensors;  // stands before them
+};
+
+Result<Split> split(std::string_view file) {
     if (file.size() < kMagic.size() + 32) return damaged(fmt::format("only {} bytes long", file.size()));
     if (!file.starts_with(kMagic)) return damaged("it does not begin as a manifest does");
     if (!is_sealed(file)) return damaged("its SHA-256 does not match its content");
-    const std::string_view body = file.substr(0, file.size() - 32);
-    Cursor in(body.substr(kMagic.size()));
-    Manifest manifest;
-    const auto version = in.take<std::uint32_t>("the version");
-    if (version == 0 || version > kManifestVersion) {
-        return damaged(fmt::format("version {}, this program reads versions 1 to {}", version, kManifestVersion));
+    Split parsed{{}, Cursor(file.substr(kMagic.size(), file.size() - kMagic.size() - 32))};
+    Cursor& in = parsed.tensors;
+    Manifest& head = parsed.head;
+    head.version = in.take<std::uint32_t>("the version");
+    if (head.version == 0 || head.version > kManifestVersion) {
+        return damaged(fmt::format("version {}, this program reads versions 1 to {}", head.version, kManifestVersion));
     }
-    manifest.job = in.take<std::uint64_t>("the job");
-    manifest.step = in.take<std::uint64_t>("the step");
-    manifest.attempt = in.take<std::uint32_t>("the attempt");
-    manifest.world = in.take<std::uint32_t>("the world");
-    manifest.block_bytes = in.take<std::uint64_t>("the block size");
-    if (in.is_good() && (manifest.world == 0 || manifest.world > kMostWorld)) in.fail("an impossible world size");
-    if (in.is_good() && (manifest.block_bytes < 4096 || manifest.block_bytes > (1u << 30))) in.fail("an impossible block size");
+    head.job = in.take<std::uint64_t>("the job");
+    head.step = in.take<std::uint64_t>("the step");
+    head.attempt = in.take<std::uint32_t>("the attempt");
+    head.world = in.take<std::uint32_t>("the world");
+    head.block_bytes = in.take<std::uint64_t>("the block size");
+    if (in.is_good() && (head.world == 0 || head.world > kMostWorld)) in.fail("an impossible world size");
+    if (in.is_good() && (head.block_bytes < 4096 || head.block_bytes > (1u << 30))) in.fail("an impossible block size");
     const std::uint32_t shards = in.take_count("shards", 20);
-    for (std::uint32_t i = 0; i < shards && in.is_good(); ++i) manifest.shards.push_back(take_shard(in, manifest));
+    for (std::uint32_t i = 0; i < shards && in.is_good(); ++i) head.shards.push_back(take_shard(in, head));
+    if (!in.is_good()) return damaged(in.why());
+    return parsed;
+}
+
+}  // namespace
+
+Result<Manifest> parse(std::string_view file) {
+    auto parsed = split(file);
+    if (!parsed) return parsed.error();
+    Cursor& in = parsed->tensors;
+    Manifest manifest = std::move(parsed->head);
     const std::uint32_t tensors = in.take_count("tensors", 11);
     manifest.tensors.reserve(tensors);
     for (std::uint32_t i = 0; i < tensors && in.is_good(); ++i) manifest.tensors.push_back(take_tensor(in, manifest));
     if (in.is_good() && !in.is_at_end()) in.fail("bytes behind the last tensor");
-    if (in.is_good() && version != version_of(manifest)) in.fail(fmt::format("version {} is not that of its tensors", version));
+    if (in.is_good() && manifest.version != version_for(manifest.tensors)) in.fail(fmt::format("version {} is not that of its tensors", manifest.version));
     if (!in.is_good()) return damaged(in.why());
     if (manifest.is_whole()) {
         for (const TensorRecord& tensor : manifest.tensors) {
@@ -325,7 +364,7 @@ std::string add_tensors(std::vector<TensorRecord>& all, std::vector<TensorRecord
             fresh.push_back(std::move(tensor));
             continue;
         }
-        const bool same_shape = tensor.policy == Policy::PerRank ? tensor.global_shape.size() == at->global_shape.size() : tensor.global_shape == at->global_shape;
+        const bool same_shape = is_per_rank(tensor.policy) ? tensor.global_shape.size() == at->global_shape.size() : tensor.global_shape == at->global_shape;
         if (!same_shape || tensor.dtype != at->dtype || tensor.policy != at->policy) {
             return fmt::format("rank {} tracks tensor '{}' as {} {} {}, lower ranks as {} {} {}", rank, tensor.name, name_of(tensor.policy),
                                name_of(tensor.dtype), to_text(tensor.global_shape), name_of(at->policy), name_of(at->dtype), to_text(at->global_shape));
@@ -359,6 +398,7 @@ Result<Manifest> merge(std::vector<Manifest> parts) {
             return refuse(fmt::format("rank {}'s part is of another checkpoint: job {} step {} attempt {} world {}", rank, part.job,
                                       part.step, part.attempt, part.world));
         }
+        whole.version = std::max(whole.version, part.version);
         whole.shards.push_back(std::move(part.shards[0]));
         if (std::string why = add_tensors(whole.tensors, part.tensors, rank); !why.empty()) return refuse(std::move(why));
     }
@@ -367,6 +407,33 @@ Result<Manifest> merge(std::vector<Manifest> parts) {
         if (!why.empty()) return refuse(fmt::format("tensor '{}' {}", tensor.name, why));
     }
     return whole;
+}
+
+Result<Merger::Whole> Merger::merge(const std::vector<std::string>& part_files) {
+    std::vector<Manifest> heads;
+    std::vector<Known> now;
+    for (const std::string& file : part_files) {
+        auto part = split(file);
+        if (!part) return part.error();
+        now.push_back({part->head.total_bytes(), part->head.block_bytes, sha256(part->tensors.rest())});
+        heads.push_back(std::move(part->head));
+    }
+    if (now != known_) {
+        std::vector<Manifest> parts;
+        for (const std::string& file : part_files) {
+            auto part = parse(file);
+            if (!part) return part.error();
+            parts.push_back(std::move(*part));
+        }
+        const auto whole = checkpoint::merge(std::move(parts));
+        if (!whole) return whole.error();
+        tensors_ = encode_tensors(whole->tensors);
+        known_ = std::move(now);
+    }
+    auto head = checkpoint::merge(std::move(heads));
+    if (!head) return head.error();
+    std::string file = encode(*head, head->version, tensors_);
+    return Whole{std::move(*head), std::move(file)};
 }
 
 }  // namespace gangline::checkpoint

@@ -9,11 +9,13 @@
 //   version := 2 where a tensor is Splittable or Drop, else 1: programs that know version 1 alone read whatever they understand
 //   file   := body, SHA-256 of body (32 bytes)          All little-endian; str := u32 length, bytes.
 //
-// A *part* is what one rank says of its own shard: the same file with one shard in it. The committer merges the parts.
+// A *part* is what one rank says of its own shard: the same file with one shard in it. The committer merges the parts. From save to save only the
+// head changes, all before the tensors; those are encoded, and merged, once a layout.
 // Parsing checks every length against the bytes that are there, and every box against its shape and its shard's size.
 // Thread rule: pure functions.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +50,7 @@ struct TensorRecord {
     std::vector<Box> boxes;
 };
 struct Manifest {
+    std::uint32_t version = 1;          // of the file: version_for(tensors)
     std::uint64_t job = 0;
     std::uint64_t step = 0;
     std::uint32_t attempt = 0;
@@ -62,9 +65,20 @@ struct Manifest {
     const TensorRecord* tensor_of(std::string_view name) const;
 };
 
+// One rank's.
+struct Part {
+    Manifest head;                               // its tensors are not in it
+    std::shared_ptr<const std::string> tensors;  // encoded
+};
+
 std::string shard_name(std::uint32_t rank, std::uint32_t world);
 // The file's bytes. The last 32 are the manifest's SHA-256, by which the coordinator knows it.
 std::string encode(const Manifest& manifest);
+std::string encode(const Part& part);
+std::size_t encoded_size(const Part& part);
+// The lowest that has words for them.
+std::uint32_t version_for(const std::vector<TensorRecord>& tensors);
+std::string encode_tensors(const std::vector<TensorRecord>& tensors);  // ascending names
 Sha256 seal_of(std::string_view file);  // its last 32 bytes; zeros when it is shorter
 bool is_sealed(std::string_view file);  // they are the SHA-256 of what comes before
 std::string seal(std::string body);     // body with its SHA-256 behind it
@@ -73,5 +87,26 @@ std::string seal(std::string body);     // body with its SHA-256 behind it
 Result<Manifest> parse(std::string_view file);
 // One manifest of all ranks' parts, by rank. Errors: InvalidArgument that names the tensor and the ranks that disagree.
 Result<Manifest> merge(std::vector<Manifest> parts);
+
+// The same of the parts' files, again and again: while the ranks' tensors stay where they are they are merged once. Thread rule: one thread.
+class Merger {
+  public:
+    struct Whole {
+        Manifest head;
+        std::string file;  // the manifest, encoded
+    };
+    // Errors: as merge; Damaged, as parse.
+    Result<Whole> merge(const std::vector<std::string>& part_files);
+
+  private:
+    struct Known {  // of one rank's tensors
+        std::uint64_t shard_size = 0;
+        std::uint64_t block_bytes = 0;
+        Sha256 digest{};
+        bool operator==(const Known&) const = default;
+    };
+    std::vector<Known> known_;
+    std::string tensors_;  // merged from these
+};
 
 }  // namespace gangline::checkpoint

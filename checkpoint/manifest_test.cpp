@@ -207,6 +207,64 @@ TEST(Merging, RefusesSlicesThatDoNotTileTheirTensor) {
     EXPECT_NE(merged.error().message.find("'rng'"), std::string::npos) << merged.error().message;
 }
 
+std::vector<std::string> files_of(const std::vector<Manifest>& parts) {
+    std::vector<std::string> files;
+    for (const Manifest& one : parts) files.push_back(encode(one));
+    return files;
+}
+
+// However often, and whatever has changed since the time before.
+TEST(APart, HasTheSizeThatIsForetold) {
+    Manifest one = part(1, 3);
+    const Part its{one, std::make_shared<const std::string>(encode_tensors(one.tensors))};
+    EXPECT_EQ(encode(its), encode(one));
+    EXPECT_EQ(encoded_size(its), encode(one).size());
+}
+
+TEST(AMerger, WritesWhatMergingAnewWrites) {
+    Merger merger;
+    std::vector<Manifest> parts{part(0, 3), part(1, 3), part(2, 3)};
+    const auto expect_the_same = [&](const char* when) {
+        const auto merged = merger.merge(files_of(parts));
+        ASSERT_TRUE(merged.ok()) << when << ": " << merged.error().message;
+        EXPECT_EQ(merged->file, encode(merge(parts).value())) << when;
+        EXPECT_EQ(merged->head.shards.size(), parts.size());
+    };
+    expect_the_same("the first save");
+    for (Manifest& one : parts) {
+        one.step = 200;
+        one.shards[0].block_crcs[1] += one.shards[0].rank + 5;
+    }
+    expect_the_same("the next one");
+    parts[1].tensors[1].global_shape = {6};
+    parts[1].tensors[1].boxes[0].extent = {6};
+    expect_the_same("another shape");
+    parts.pop_back();
+    for (std::uint32_t rank = 0; rank < 2; ++rank) parts[rank] = part(rank, 2);
+    expect_the_same("another world");
+}
+
+TEST(AMerger, RefusesWhatMergingAnewRefuses) {
+    Merger merger;
+    std::vector<Manifest> parts{part(0, 2), part(1, 2)};
+    ASSERT_TRUE(merger.merge(files_of(parts)).ok());
+    parts[1].step = 101;
+    EXPECT_EQ(merger.merge(files_of(parts)).error().code, Code::InvalidArgument);
+    parts[1] = part(1, 2);
+    parts[1].shards[0].size = 8192;  // too short for its tensors, which are as before
+    parts[1].shards[0].block_crcs = {1};
+    EXPECT_EQ(merger.merge(files_of(parts)).error().code, Code::Damaged);
+    parts[1] = part(1, 2);
+    parts[1].tensors.pop_back();
+    EXPECT_FALSE(merger.merge(files_of(parts)).ok());
+    parts[1] = part(1, 2);
+    std::vector<std::string> files = files_of(parts);
+    files[0][60] ^= 1;
+    EXPECT_EQ(merger.merge(files).error().code, Code::Damaged);
+    EXPECT_FALSE(merger.merge({files[1]}).ok());
+    EXPECT_TRUE(merger.merge(files_of(parts)).ok());
+}
+
 TEST(Checksums, AgreeWithTheirPublishedVectors) {
     EXPECT_EQ(crc32c("123456789", 9), 0xE3069283u);
     EXPECT_EQ(crc32c_portable("123456789", 9), 0xE3069283u);

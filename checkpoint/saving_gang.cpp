@@ -86,7 +86,7 @@ SavingGang::Outcome SavingGang::save(const Store& store, std::uint64_t step, con
         (void)store.drop_temporary(id(step));
         return outcome;
     }
-    const auto manifest = store.write_manifest(id(step), *parts);
+    const auto manifest = store.write_manifest(id(step), *parts, merger_);
     if (!manifest) {
         outcome.failed = manifest.error();
         (void)store.drop_temporary(id(step));

@@ -63,6 +63,7 @@ class SavingGang {
     Size size_;
     std::vector<std::unique_ptr<Rank>> ranks_;
     std::vector<std::unique_ptr<Rank>> readers_;
+    Merger merger_;
 };
 
 // A fresh folder: in memory where there is room, else in the temporary folder. Deleted with all in it.

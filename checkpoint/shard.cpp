@@ -127,24 +127,18 @@ Result<void> write_named(Disk& disk, int folder, const std::string& name, ShardI
 
 }  // namespace
 
-Manifest part_of(const ShardPlan& plan, const ShardImage& image) {
-    Manifest part;
-    part.job = plan.job;
-    part.step = plan.step;
-    part.attempt = plan.attempt;
-    part.world = plan.world;
-    for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
-        const Tensor& tensor = plan.tensors[i];
-        part.tensors.push_back({tensor.name, tensor.dtype, tensor.policy, tensor.global_shape,
-                                {Box{plan.rank, image.places()[i], tensor.offset, tensor.extent}}});
-    }
-    std::sort(part.tensors.begin(), part.tensors.end(),
-              [](const TensorRecord& a, const TensorRecord& b) { return a.name < b.name; });
-    part.shards.push_back({plan.rank, shard_name(plan.rank, plan.world), image.size(), image.checksums()});
+Part part_of(const ShardPlan& plan, const ShardImage& image) {
+    Part part{{}, image.tensors()};
+    part.head.version = image.version();
+    part.head.job = plan.job;
+    part.head.step = plan.step;
+    part.head.attempt = plan.attempt;
+    part.head.world = plan.world;
+    part.head.shards.push_back({plan.rank, shard_name(plan.rank, plan.world), image.size(), image.checksums()});
     return part;
 }
 
-Result<Manifest> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle) {
+Result<Part> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle) {
     auto written = write_named(disk, folder, shard_name(plan.rank, plan.world), image, recycle);
     if (!written) return written.error();
     return part_of(plan, image);
@@ -154,7 +148,7 @@ Result<void> write_adopted(Disk& disk, int folder, ShardImage& image, const Mani
     return write_named(disk, folder, part.shards.at(0).name, image, {});
 }
 
-Result<Manifest> write_shard(int folder, const ShardPlan& plan, Disk& disk) {
+Result<Part> write_shard(int folder, const ShardPlan& plan, Disk& disk) {
     for (const Tensor& tensor : plan.tensors) {
         if (auto checked = check_tensor(tensor); !checked) return checked.error();
     }

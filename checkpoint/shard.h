@@ -29,15 +29,15 @@ using Recycle = std::function<bool(int folder, const std::string& name, std::uin
 // Writes the image, whose save has begun, as shard_name(rank, world) into the folder: blocks are written as others copy them, and copied
 // here when nobody does. Returns the shard's part of the manifest. A file of that name is replaced.
 // Errors: NoSpace; Internal. No file is left then, and the image is copied all the same.
-Result<Manifest> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle = {});
+Result<Part> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle = {});
 
 // The same of an image that another process has made (ShardImage::adopt): its part is known already.
 Result<void> write_adopted(Disk& disk, int folder, ShardImage& image, const Manifest& part);
 // This rank's part of the manifest, once the image is copied.
-Manifest part_of(const ShardPlan& plan, const ShardImage& image);
+Part part_of(const ShardPlan& plan, const ShardImage& image);
 
 // Both in one: lays out, copies, writes. Errors: as write_image, and InvalidArgument (a tensor that cannot be stored, two of one name).
-Result<Manifest> write_shard(int folder, const ShardPlan& plan, Disk& disk = real_disk());
+Result<Part> write_shard(int folder, const ShardPlan& plan, Disk& disk = real_disk());
 
 // Which of the tensors this rank writes: its slices, its own, and of the replicated ones its part by bytes.
 std::vector<Tensor> tensors_to_write(std::span<const Tensor> tracked, std::uint32_t rank, std::uint32_t world);

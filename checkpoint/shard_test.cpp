@@ -85,8 +85,8 @@ TEST_F(AShard, HoldsEveryTypeAndShapeAndComesBack) {
     const auto tensors = written.tensors();
     const auto part = write_shard(folder().get(), {7, 100, 3, 0, 1, tensors});
     ASSERT_TRUE(part.ok()) << part.error().message;
-    EXPECT_EQ(part->shards[0].size, fs::file_size(root_ + "/shard-00000-of-00001.h5"));
-    EXPECT_EQ(part->shards[0].block_crcs.size(), (part->shards[0].size + kBlockBytes - 1) / kBlockBytes);
+    EXPECT_EQ(part->head.shards[0].size, fs::file_size(root_ + "/shard-00000-of-00001.h5"));
+    EXPECT_EQ(part->head.shards[0].block_crcs.size(), (part->head.shards[0].size + kBlockBytes - 1) / kBlockBytes);
     const auto again = parse(encode(*part));
     ASSERT_TRUE(again.ok()) << again.error().message;
 
@@ -149,7 +149,7 @@ TEST_F(AShard, OfManySmallTensorsKeepsThemAll) {
     }
     const auto part = write_shard(folder().get(), {7, 1, 1, 0, 1, tensors});
     ASSERT_TRUE(part.ok()) << part.error().message;
-    Checkpoint checkpoint(folder(), *part, root_);
+    Checkpoint checkpoint(folder(), parse(encode(*part)).value(), root_);
     for (auto& one : values) one = {};
     ASSERT_TRUE(checkpoint.restore(tensors, 0, 1).ok());
     EXPECT_EQ(values[2999][0], 2999.0f);
@@ -190,7 +190,7 @@ TEST_F(AShard, IsCopiedOutOfOrderWhereSomebodyWaitsForATensor) {
 TEST_F(AShard, WithoutTensorsIsFine) {
     const auto part = write_shard(folder().get(), {7, 1, 1, 0, 1, {}});
     ASSERT_TRUE(part.ok()) << part.error().message;
-    Checkpoint checkpoint(folder(), *part, root_);
+    Checkpoint checkpoint(folder(), parse(encode(*part)).value(), root_);
     EXPECT_TRUE(checkpoint.verify().ok());
 }
 
@@ -233,7 +233,7 @@ TEST_F(AShard, OnAFullDiskFailsEarlyAndLeavesTheOlderCheckpoint) {
     std::vector<float> values(2'000'000, 1.0f);
     const std::vector<Tensor> tensors{tensor("a", values, DType::F32, {2'000'000})};
     std::vector<Sealed> kept;
-    Result<Manifest> part = Manifest{};
+    Result<Part> part = Part{};
     std::uint64_t step = 0;
     while (part.ok() && ++step < 10) {
         const CheckpointId id{step, 1};

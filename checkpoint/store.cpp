@@ -137,13 +137,14 @@ Result<Fd> Store::temporary(const CheckpointId& id) const {
     return open_folder_at(folder_.get(), name);
 }
 
-Result<Sealed> Store::write_part(const CheckpointId& id, const Manifest& part) const {
+Result<Sealed> Store::write_part(const CheckpointId& id, const Part& part) const { return write_part(id, part.head, encode(part)); }
+Result<Sealed> Store::write_part(const CheckpointId& id, const Manifest& part) const { return write_part(id, part, encode(part)); }
+
+Result<Sealed> Store::write_part(const CheckpointId& id, const Manifest& head, const std::string& file) const {
     auto folder = temporary(id);
     if (!folder) return folder.error();
-    const std::string file = encode(part);
-    auto written = write_file(folder->get(), part_name(part.shards.at(0).rank), file, false);
-    if (!written) return written.error();
-    return Sealed{seal_of(file), part.total_bytes()};
+    if (auto written = write_file(folder->get(), part_name(head.shards.at(0).rank), file, false); !written) return written.error();
+    return Sealed{seal_of(file), head.total_bytes()};
 }
 
 Result<Manifest> Store::read_part(const CheckpointId& id, std::uint32_t rank) const {
@@ -160,23 +161,26 @@ Result<Manifest> Store::read_part(const CheckpointId& id, std::uint32_t rank) co
 }
 
 Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha256> parts) const {
+    Merger merger;
+    return write_manifest(id, parts, merger);
+}
+
+Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha256> parts, Merger& merger) const {
     auto folder = open_folder_at(folder_.get(), temporary_name(id));
     if (!folder) return folder.error();
-    std::vector<Manifest> read;
+    std::vector<std::string> files;
     for (std::uint32_t rank = 0; rank < parts.size(); ++rank) {
-        const auto file = read_file_at(folder->get(), part_name(rank));
+        auto file = read_file_at(folder->get(), part_name(rank));
         if (!file) return file.error();
         if (seal_of(*file) != parts[rank]) {
             return Error{Code::Damaged, fmt::format("rank {}'s part is not the one that it announced", rank)};
         }
-        auto part = parse(*file);
-        if (!part) return part.error();
-        read.push_back(std::move(*part));
+        files.push_back(std::move(*file));
     }
-    const auto whole = merge(std::move(read));
+    const auto whole = merger.merge(files);
     if (!whole) return whole.error();
     std::set<std::string> listed{kManifestName};
-    for (const ShardRecord& shard : whole->shards) {
+    for (const ShardRecord& shard : whole->head.shards) {
         struct stat status {};
         if (::fstatat(folder->get(), shard.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode) ||
             static_cast<std::uint64_t>(status.st_size) != shard.size) {
@@ -184,16 +188,15 @@ Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha
         }
         listed.insert(shard.name);
     }
-    const std::string file = encode(*whole);
     // The names change first and the syncs come last, side by side: the file system's journal then carries all of it at once. Half a manifest
     // under its name does no harm here: in a temporary folder it counts by its digest alone.
     for (const std::string& name : names_in(folder->get())) {
         if (!listed.contains(name)) disk_->unlink_at(folder->get(), name.c_str(), 0);  // parts, and shards of a dead run
     }
-    if (auto written = write_file(folder->get(), kManifestName, file, true); !written) return written.error();
+    if (auto written = write_file(folder->get(), kManifestName, whole->file, true); !written) return written.error();
     if (disk_->sync(folder->get()) != 0) return errno_error("cannot fsync the folder of the manifest");
     if (auto synced = sync_root(); !synced) return synced.error();  // the temporary folder's own name: it may be committed under it
-    return Sealed{seal_of(file), whole->total_bytes()};
+    return Sealed{seal_of(whole->file), whole->head.total_bytes()};
 }
 
 Result<void> Store::rename_into_place(const CheckpointId& id, IfThere if_there) const {

@@ -52,11 +52,14 @@ class Store {
     // The temporary folder, made when missing.
     Result<Fd> temporary(const CheckpointId& id) const;
     // A rank's part of the manifest, beside its shard. It need not survive a crash: it serves its own attempt only.
+    Result<Sealed> write_part(const CheckpointId& id, const Part& part) const;
     Result<Sealed> write_part(const CheckpointId& id, const Manifest& part) const;
     // A rank's part that lies there. Errors: NotFound, Damaged.
     Result<Manifest> read_part(const CheckpointId& id, std::uint32_t rank) const;
     // Reads the parts of all ranks (each must be the one that its rank announced), checks that the shards are there, and
     // writes MANIFEST, fsynced, and all names that lead to it. Errors: NoSpace; InvalidArgument when ranks disagree; Damaged; Internal.
+    // Whoever writes many keeps the merger for the next one.
+    Result<Sealed> write_manifest(const CheckpointId& id, std::span<const Sha256> parts, Merger& merger) const;
     Result<Sealed> write_manifest(const CheckpointId& id, std::span<const Sha256> parts) const;
     // Renames the temporary folder to its final name and fsyncs the root. Done already: fine. Errors: Damaged when
     // neither is there with this digest; Internal.
@@ -98,6 +101,7 @@ class Store {
     std::string remove_folder(const std::string& name, std::size_t most_retired = 0) const;
     void retire_shards(int folder, std::size_t most) const;
     void delete_file(int folder, const std::string& name) const;
+    Result<Sealed> write_part(const CheckpointId& id, const Manifest& head, const std::string& file) const;
     Result<void> write_file(int folder, const std::string& name, std::string_view content, bool durable) const;
 
     std::string root_;

@@ -70,7 +70,7 @@ void CommitLoop::run() {
 }
 
 void CommitLoop::perform_one(const checkpoint::WriteManifest& action) {
-    const auto sealed = store_.write_manifest(id_of(action.step), action.parts);
+    const auto sealed = store_.write_manifest(id_of(action.step), action.parts, merger_);
     if (sealed) {
         post(checkpoint::ManifestWritten{action.step, *sealed});
     } else {

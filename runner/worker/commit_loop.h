@@ -46,6 +46,7 @@ class CommitLoop {
     const checkpoint::Store& store_;
     Outlets outlets_;
     checkpoint::Committer committer_;
+    checkpoint::Merger merger_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<checkpoint::CommitterEvent> events_;

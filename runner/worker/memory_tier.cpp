@@ -126,7 +126,7 @@ Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const Chec
         if (world == 0 || world > checkpoint::kMostWorld) return Error{Code::Damaged, "a snapshot's part names no sane number of ranks"};
         parts.push_back(std::move(*part));
     }
-    auto whole = merge(parts);
+    auto whole = merge(std::move(parts));
     if (!whole) return Error{Code::Damaged, whole.error().message};
     auto folder = store.temporary(id);
     if (!folder) return folder.error();

@@ -109,6 +109,8 @@ struct Saved {
     double cpu_s = 0;
 };
 
+Merger merger;  // as the committer keeps one
+
 Saved save(const Store& store, std::vector<std::unique_ptr<RankState>>& ranks, std::uint64_t step) {
     const auto world = static_cast<std::uint32_t>(ranks.size());
     const CheckpointId id{step, 1};
@@ -122,13 +124,13 @@ Saved save(const Store& store, std::vector<std::unique_ptr<RankState>>& ranks, s
             must(state.image.prepare(plan));
             must(state.image.begin(step, state.tensors));
             const Fd folder = must(store.temporary(id));
-            const Manifest part = must(write_image(store.disk(), folder.get(), state.image, plan, store.recycle()));
+            const Part part = must(write_image(store.disk(), folder.get(), state.image, plan, store.recycle()));
             parts[rank] = must(store.write_part(id, part)).digest;
         });
     }
     for (std::thread& thread : threads) thread.join();
     const Watch commit;
-    const Sealed manifest = must(store.write_manifest(id, parts));
+    const Sealed manifest = must(store.write_manifest(id, parts, merger));
     must(store.publish(id, manifest.digest));
     return {watch.seconds(), commit.seconds(), watch.cpu_seconds()};
 }
