@@ -271,7 +271,7 @@ TEST_F(Faults, InMakingTheFolderItselfAreTold) {
 
 class LateBlocks : public Faults {
   protected:
-    LateBlocks() : Faults(Blocks::Late, {1, 7 * kBlockBytes / 16}) {}  // four blocks
+    LateBlocks() : Faults(Blocks::Late, {1, 7 * kRunBytes / 16}) {}  // four runs
 };
 
 TEST_F(LateBlocks, AreWaitedForAndARecycledFilesFirstBlockIsTheLast) {

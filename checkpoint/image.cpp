@@ -62,10 +62,6 @@ ShardImage::~ShardImage() {
     if (own_.data != nullptr) ::munmap(own_.data, own_.size);
 }
 
-std::size_t ShardImage::block_size(std::size_t index) const {
-    return static_cast<std::size_t>(std::min<std::uint64_t>(kBlockBytes, size_ - index * kBlockBytes));
-}
-
 bool ShardImage::is_laid_out_for(const ShardPlan& plan) const {
     if (size_ == 0 || plan.job != job_ || plan.attempt != attempt_ || plan.rank != rank_ || plan.world != world_) return false;
     return std::equal(shaped_.begin(), shaped_.end(), plan.tensors.begin(), plan.tensors.end(), [](const Shaped& a, const Tensor& b) {
@@ -109,7 +105,7 @@ Result<void> ShardImage::prepare(const ShardPlan& plan) {
         return loaded;
     }
     keep_shapes(plan, layout->places);
-    crcs_.assign(blocks(), 0);
+    crcs_.assign(static_cast<std::size_t>((size_ + kBlockBytes - 1) / kBlockBytes), 0);
     return {};
 }
 
@@ -188,7 +184,7 @@ Result<void> ShardImage::begin(std::uint64_t step, std::span<const Tensor> tenso
     std::memcpy(memory_ + step_place_, &step, sizeof step);
     const std::lock_guard lock(mutex_);
     next_ = taken_ = copied_ = given_ = 0;
-    states_.assign(blocks(), Block::Free);
+    states_.assign(runs(), Run::Free);
     ready_.clear();
     return {};
 }
@@ -202,15 +198,20 @@ void ShardImage::adopt(const Manifest& part, char* memory) {
     job_ = 0;  // laid out for nobody
     const std::lock_guard lock(mutex_);
     given_ = 0;
-    next_ = taken_ = copied_ = blocks();
-    states_.assign(blocks(), Block::Copied);
-    ready_.resize(blocks());
+    next_ = taken_ = copied_ = runs();
+    states_.assign(runs(), Run::Copied);
+    ready_.resize(runs());
     std::iota(ready_.begin(), ready_.end(), std::size_t{0});
 }
 
-void ShardImage::copy_block(std::size_t index) {
-    std::uint64_t at = index * kBlockBytes;
-    const std::uint64_t end = at + block_size(index);
+void ShardImage::copy_run(std::size_t index) {
+    const std::uint64_t end = index * kRunBytes + run_size(index);
+    for (std::uint64_t at = index * kRunBytes; at < end; at += kBlockBytes) {
+        crcs_[static_cast<std::size_t>(at / kBlockBytes)] = copy_block(at, std::min(end, at + kBlockBytes));
+    }
+}
+
+std::uint32_t ShardImage::copy_block(std::uint64_t at, std::uint64_t end) {
     std::uint32_t crc = 0;
     auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), at, [](std::uint64_t place, const Piece& one) { return place < one.place; });
     if (piece != pieces_.begin() && (piece - 1)->place + (piece - 1)->size > at) --piece;
@@ -223,23 +224,23 @@ void ShardImage::copy_block(std::size_t index) {
         crc = copy_with_crc32c(memory_ + at, sources_[piece->tensor] + (at - piece->place), static_cast<std::size_t>(until - at), crc);
         at = until;
     }
-    crcs_[index] = crc;
+    return crc;
 }
 
 bool ShardImage::take(std::size_t index) {
-    if (states_[index] != Block::Free) return false;
-    states_[index] = Block::Taken;
+    if (states_[index] != Run::Free) return false;
+    states_[index] = Run::Taken;
     ++taken_;
     return true;
 }
 
 void ShardImage::copy_taken(std::size_t index) {
-    copy_block(index);
+    copy_run(index);
     bool is_last = false;
     {
         const std::lock_guard lock(mutex_);
         is_last = ++copied_ == states_.size();
-        states_[index] = Block::Copied;
+        states_[index] = Run::Copied;
         ready_.push_back(index);
     }
     changed_.notify_all();
@@ -263,11 +264,10 @@ void ShardImage::wait_copied(std::size_t tensor) {
         const std::lock_guard lock(mutex_);
         if (states_.empty() || tensor >= shaped_.size()) return;
     }
-    const Shaped& shaped = shaped_[tensor];
-    const std::uint64_t bytes = *elements_of(shaped.extent) * bytes_of(shaped.dtype);
-    if (bytes == 0) return;
-    const auto first = static_cast<std::size_t>(places_[tensor] / kBlockBytes);
-    const auto last = static_cast<std::size_t>((places_[tensor] + bytes - 1) / kBlockBytes);
+    const auto piece = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& one) { return one.tensor == tensor; });
+    if (piece == pieces_.end()) return;  // it has no bytes
+    const auto first = static_cast<std::size_t>(piece->place / kRunBytes);
+    const auto last = static_cast<std::size_t>((piece->place + piece->size - 1) / kRunBytes);
     for (std::size_t index = first; index <= last; ++index) {
         bool is_ours = false;
         {
@@ -277,7 +277,7 @@ void ShardImage::wait_copied(std::size_t tensor) {
         if (is_ours) copy_taken(index);
     }
     std::unique_lock lock(mutex_);
-    const auto is_copied = [](Block state) { return state == Block::Copied; };
+    const auto is_copied = [](Run state) { return state == Run::Copied; };
     changed_.wait(lock, [&] { return std::all_of(states_.begin() + static_cast<std::ptrdiff_t>(first), states_.begin() + static_cast<std::ptrdiff_t>(last) + 1, is_copied); });
 }
 

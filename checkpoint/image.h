@@ -4,12 +4,13 @@
 //   |superblock, headers|step|small tensors ...|gap|tensor A ......|gap|tensor B ...|
 //    \---- the template: made once by the HDF5 library, and again only when the tensors change ----/ (all but the tensors' bytes)
 //
-// Blocks of kBlockBytes are copied by as many threads as ask for one (copy_one), in the order of the file but for those that somebody waits
-// for (wait_copied), and can be written as soon as they are there (next_ready): no wait between copying and writing. The memory is the
+// Runs of kRunBytes, a few blocks each, are copied by as many threads as ask for one (copy_one), in the order of the file but for those that somebody
+// waits for (wait_copied), and can be written as soon as they are there (next_ready): no wait between copying and writing. The memory is the
 // image's own, taken once, touched at once, and kept; or somebody else's, another one at each save if need be (ImageMemory): a keeper's outlives the process.
 //
 // Thread rule: prepare, begin and adopt by one thread while nobody copies; copy_one and wait_copied by any; next_ready by one other.
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -33,6 +34,9 @@ struct ImageMemory {
     std::uint64_t laid_out = 0;  // the image's business: which template lies there
 };
 
+inline constexpr std::uint64_t kRunBytes = 1u << 20;  // copied by one thread, written at once
+static_assert(kRunBytes % kBlockBytes == 0);
+
 class ShardImage {
   public:
     ShardImage() = default;
@@ -50,24 +54,24 @@ class ShardImage {
     // Called by the thread that copies the last block of a save, at once: it must not wait. Before begin.
     void when_copied(std::function<void()> call) { when_copied_ = std::move(call); }
 
-    // Copies the next block that nobody has taken; false: there is none.
+    // Copies the next run that nobody has taken; false: there is none.
     bool copy_one();
-    // Until every block is copied; helps.
+    // Until every run is copied; helps.
     void wait_copied();
     // Until the blocks of this tensor (of prepare, in their order) are; copies those that nobody has taken ahead of all others.
     void wait_copied(std::size_t tensor);
 
-    // Gives all blocks again: they are written a second time.
+    // Gives all runs again: they are written a second time.
     void give_again();
-    // The next block that is copied, in any order; nothing: all have been given. While there is none it copies one itself, or waits for one
+    // The next run that is copied, in any order; nothing: all have been given. While there is none it copies one itself, or waits for one
     // that another thread copies (which ends: it is a copy in memory).
     std::optional<std::size_t> next_ready();
 
     std::uint64_t size() const { return size_; }  // of the file: a multiple of kDiskAlignment
-    std::size_t blocks() const { return static_cast<std::size_t>((size_ + kBlockBytes - 1) / kBlockBytes); }
-    const char* block(std::size_t index) const { return memory_ + index * kBlockBytes; }
-    std::size_t block_size(std::size_t index) const;
-    const std::vector<std::uint32_t>& checksums() const { return crcs_; }  // all of them once it is copied
+    std::size_t runs() const { return static_cast<std::size_t>((size_ + kRunBytes - 1) / kRunBytes); }
+    const char* run(std::size_t index) const { return memory_ + index * kRunBytes; }
+    std::size_t run_size(std::size_t index) const { return static_cast<std::size_t>(std::min<std::uint64_t>(kRunBytes, size_ - index * kRunBytes)); }
+    const std::vector<std::uint32_t>& checksums() const { return crcs_; }  // of all blocks, once it is copied
     // Where the tensors of prepare lie, as a part of the manifest has it.
     const std::shared_ptr<const std::string>& tensors() const { return tensors_; }
     std::uint32_t version() const { return version_; }  // of that part
@@ -90,7 +94,8 @@ class ShardImage {
     Result<void> take_memory();
     Result<void> load_template(int file);
     void keep_shapes(const ShardPlan& plan, const std::vector<std::uint64_t>& places);
-    void copy_block(std::size_t index);
+    void copy_run(std::size_t index);
+    std::uint32_t copy_block(std::uint64_t at, std::uint64_t end);
     bool take(std::size_t index);  // it was free; under the mutex
     void copy_taken(std::size_t index);
 
@@ -118,10 +123,10 @@ class ShardImage {
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    enum class Block : std::uint8_t { Free, Taken, Copied };
-    std::vector<Block> states_;  // of the save that begin() began; empty: none
-    std::size_t next_ = 0;    // no block before it is free
-    std::size_t taken_ = 0;   // blocks that somebody copies or has copied
+    enum class Run : std::uint8_t { Free, Taken, Copied };
+    std::vector<Run> states_;  // of the save that begin() began; empty: none
+    std::size_t next_ = 0;    // no run before it is free
+    std::size_t taken_ = 0;   // runs that somebody copies or has copied
     std::size_t copied_ = 0;
     std::vector<std::size_t> ready_;
     std::size_t given_ = 0;   // of ready_

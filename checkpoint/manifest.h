@@ -27,7 +27,7 @@
 namespace gangline::checkpoint {
 
 inline constexpr std::uint32_t kManifestVersion = 2;  // the newest that is read
-inline constexpr std::uint64_t kBlockBytes = 1u << 20;  // small: another world size reads only what it needs
+inline constexpr std::uint64_t kBlockBytes = 256u << 10;  // small: another world size reads only what it needs
 inline constexpr std::uint32_t kMostWorld = 1u << 20;
 
 struct ShardRecord {

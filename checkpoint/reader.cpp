@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <mutex>
@@ -23,21 +22,30 @@
 namespace gangline::checkpoint {
 namespace {
 
-constexpr std::uint64_t kReadBytes = 8u << 20;  // at once
+constexpr std::uint64_t kReadBytes = 2u << 20;  // at once: one large page, which the disk takes with one descriptor
 constexpr unsigned kReaders = 4;  // so that the disk has something to do while blocks are checked and copied
 
-struct FreeMemory {
-    void operator()(char* memory) const { std::free(memory); }
-};
-using AlignedMemory = std::unique_ptr<char, FreeMemory>;
+// Fresh from the kernel, so that it comes in large pages: what the allocator has used before lies in small ones.
+class LargePages {
+  public:
+    static constexpr std::size_t kPage = 2u << 20;
 
-AlignedMemory aligned_memory(std::size_t size) {
-    constexpr std::size_t kLargePage = 2u << 20;  // the disk takes its pieces with far fewer descriptors
-    void* memory = nullptr;
-    if (::posix_memalign(&memory, std::max(kDiskAlignment, kLargePage), size) != 0) return nullptr;
-    (void)::madvise(memory, size, MADV_HUGEPAGE);
-    return AlignedMemory(static_cast<char*>(memory));
-}
+    explicit LargePages(std::size_t size) : size_(size + kPage) {
+        void* const taken = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memory_ = taken == MAP_FAILED ? nullptr : static_cast<char*>(taken);
+        if (memory_ != nullptr) (void)::madvise(memory_, size_, MADV_HUGEPAGE);
+    }
+    ~LargePages() {
+        if (memory_ != nullptr) ::munmap(memory_, size_);
+    }
+    LargePages(const LargePages&) = delete;
+    LargePages& operator=(const LargePages&) = delete;
+    char* begin() const { return memory_ == nullptr ? nullptr : memory_ + (kPage - reinterpret_cast<std::uintptr_t>(memory_) % kPage) % kPage; }
+
+  private:
+    char* memory_ = nullptr;
+    std::size_t size_;
+};
 
 // Row-major strides, in bytes, of a box of this extent.
 Shape strides_of(const Shape& extent, std::size_t width) {
@@ -86,86 +94,126 @@ Result<void> Checkpoint::open_file(const ShardRecord& shard) {
     if (manifest_.block_bytes % kDiskAlignment == 0) {
         file.direct = Fd(::openat(folder_.get(), shard.name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_DIRECT));
     }
+    if (auto mapped = ShardMemory::map(file.cached, shard.size)) file.mapped.emplace(std::move(*mapped));
     files_.emplace(shard.rank, std::move(file));
     return {};
 }
 
-// ---- one block
-
-namespace {
-
-// Whether the page cache has all of it. (A read that may not wait would start to read ahead.)
-bool is_cached(int fd, std::size_t size, std::uint64_t begin) {
-    void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(begin));
-    if (mapped == MAP_FAILED) return false;
-    std::vector<unsigned char> pages((size + kDiskAlignment - 1) / kDiskAlignment);
-    const bool known = ::mincore(mapped, size, pages.data()) == 0;
-    ::munmap(mapped, size);
-    return known && std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1u) != 0; });
+// The mapping is asked, never read. (A read that may not wait would start to read ahead.)
+bool Checkpoint::File::is_cached(std::uint64_t begin, std::uint64_t bytes) const {
+    if (!mapped || begin % kDiskAlignment != 0) return false;
+    std::vector<unsigned char> pages(static_cast<std::size_t>((bytes + kDiskAlignment - 1) / kDiskAlignment));
+    if (::mincore(const_cast<char*>(mapped->data()) + begin, bytes, pages.data()) != 0) return false;
+    return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1u) != 0; });
 }
 
-}  // namespace
+// ---- blocks side by side
 
 // So many are read at once.
 std::uint64_t Checkpoint::most_blocks() const { return std::max<std::uint64_t>(1, kReadBytes / manifest_.block_bytes); }
 
+Checkpoint::Range Checkpoint::range_of(const Work& work) const {
+    const std::uint64_t begin = work.block * manifest_.block_bytes;
+    return {begin, std::min(begin + work.blocks * manifest_.block_bytes, work.shard->size)};
+}
+
+const std::vector<Checkpoint::Piece>& Checkpoint::pieces_of(const ShardRecord& shard) const {
+    static const std::vector<Piece> kNone;
+    const auto found = pieces_.find(shard.rank);
+    return found == pieces_.end() ? kNone : found->second;
+}
+
 // Joins the block to those before it where it can.
 void Checkpoint::add_work(std::vector<Work>& work, const ShardRecord& shard, std::uint64_t block, const std::vector<std::uint32_t>& pieces) const {
-    if (work.empty() || work.back().shard != &shard || work.back().block + work.back().blocks != block || work.back().blocks == most_blocks()) {
+    Work* const last = work.empty() ? nullptr : &work.back();
+    if (last == nullptr || last->shard != &shard || last->block + last->blocks != block || last->blocks == most_blocks()) {
         work.push_back({&shard, block, 1, pieces});
         return;
     }
-    Work& last = work.back();
-    ++last.blocks;
+    ++last->blocks;
+    if (last->pieces == pieces) return;
     std::vector<std::uint32_t> all;
-    std::set_union(last.pieces.begin(), last.pieces.end(), pieces.begin(), pieces.end(), std::back_inserter(all));
-    last.pieces = std::move(all);
+    std::set_union(last->pieces.begin(), last->pieces.end(), pieces.begin(), pieces.end(), std::back_inserter(all));
+    last->pieces = std::move(all);
 }
 
-// Nothing: not there, or not what the manifest says.
-const char* Checkpoint::find_in_memory(const Work& work, std::uint64_t& size) const {
-    const auto found = memory_.find(work.shard->rank);
-    if (found == memory_.end() || found->second.size() != work.shard->size) return nullptr;
-    const std::uint64_t begin = work.block * manifest_.block_bytes;
-    size = std::min(work.blocks * manifest_.block_bytes, work.shard->size - begin);
-    const char* const bytes = found->second.data() + begin;
-    for (std::uint64_t i = 0; i < work.blocks; ++i) {
-        const std::uint64_t at = i * manifest_.block_bytes;
-        if (crc32c(bytes + at, std::min(manifest_.block_bytes, size - at)) != work.shard->block_crcs[static_cast<std::size_t>(work.block + i)]) return nullptr;
-    }
-    return bytes;
-}
-
-Result<void> Checkpoint::read_blocks(const Work& work, char* memory, std::uint64_t& size) const {
-    const ShardRecord& shard = *work.shard;
-    if (!files_.contains(shard.rank)) return Error{Code::Damaged, fmt::format("{}/{} is not there", place_, shard.name)};
-    const File& file = files_.at(shard.rank);
-    const std::uint64_t begin = work.block * manifest_.block_bytes;
-    size = std::min(work.blocks * manifest_.block_bytes, shard.size - begin);
-    std::uint64_t filled = 0;
-    int fd = file.direct && !is_cached(file.cached.get(), size, begin) ? file.direct.get() : file.cached.get();
-    while (filled < size) {
+// What O_DIRECT is refused comes the ordinary way.
+Result<void> Checkpoint::read_range(const ShardRecord& shard, const Range& range, char* memory) const {
+    const auto opened = files_.find(shard.rank);
+    if (opened == files_.end()) return Error{Code::Damaged, fmt::format("{}/{} is not there", place_, shard.name)};
+    const File& file = opened->second;
+    const std::uint64_t size = range.end - range.begin;
+    int fd = file.direct && !file.is_cached(range.begin, size) ? file.direct.get() : file.cached.get();
+    for (std::uint64_t filled = 0; filled < size;) {
         const std::uint64_t wanted = fd == file.cached.get() ? size - filled : (size - filled + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
-        const ssize_t n = ::pread(fd, memory + filled, wanted, static_cast<off_t>(begin + filled));
+        const ssize_t n = ::pread(fd, memory + filled, wanted, static_cast<off_t>(range.begin + filled));
         if (n < 0 && errno == EINTR) continue;
         if (fd != file.cached.get() && (n < 0 || static_cast<std::uint64_t>(n) % kDiskAlignment != 0)) {
-            fd = file.cached.get();  // refused, or at an odd end: the ordinary way
+            fd = file.cached.get();  // refused, or at an odd end
             if (n < 0) continue;
         }
         if (n <= 0) {
-            return Error{Code::Damaged, fmt::format("{}/{}: block {} cannot be read: {}", place_, shard.name, (begin + filled) / manifest_.block_bytes,
+            return Error{Code::Damaged, fmt::format("{}/{}: block {} cannot be read: {}", place_, shard.name, (range.begin + filled) / manifest_.block_bytes,
                                                     n == 0 ? "the file has become shorter" : std::strerror(errno))};
         }
         filled += static_cast<std::uint64_t>(n);
     }
-    for (std::uint64_t i = 0; i < work.blocks; ++i) {
-        const std::uint64_t at = i * manifest_.block_bytes;
-        const std::uint64_t bytes = std::min(manifest_.block_bytes, size - at);
-        if (crc32c(memory + at, bytes) == shard.block_crcs[static_cast<std::size_t>(work.block + i)]) continue;
-        return Error{Code::Damaged, fmt::format("{}/{}: block {} (bytes {} to {}) does not have its checksum", place_, shard.name, work.block + i, begin + at,
-                                                begin + at + bytes)};
-    }
     return {};
+}
+
+// Brings the block's rows to their tensors and returns the block's checksum: in one pass where the rows lie side by side and apart from each other.
+std::uint32_t Checkpoint::take_block(const ShardRecord& shard, const std::vector<std::uint32_t>& pieces, const Range& range, const char* bytes) const {
+    const std::vector<Piece>& all = pieces_of(shard);
+    std::uint64_t at = range.begin;
+    bool is_one_pass = true;
+    const auto part_of = [&](const Piece& piece) { return Range{std::max(piece.file_offset, range.begin), std::min(piece.file_offset + piece.run, range.end)}; };
+    for (const std::uint32_t index : pieces) {
+        const Range part = part_of(all[index]);
+        is_one_pass = is_one_pass && all[index].rows == 1 && (part.begin >= part.end || part.begin >= at);
+        at = std::max(at, part.end);
+    }
+    if (!is_one_pass) {
+        for (const std::uint32_t index : pieces) copy_rows(all[index], range, bytes);
+        return crc32c(bytes, range.end - range.begin);
+    }
+    std::uint32_t crc = 0;
+    at = range.begin;
+    for (const std::uint32_t index : pieces) {
+        const Range part = part_of(all[index]);
+        if (part.begin >= part.end) continue;
+        crc = crc32c(bytes + (at - range.begin), part.begin - at, crc);
+        crc = copy_with_crc32c(all[index].data + (part.begin - all[index].file_offset), bytes + (part.begin - range.begin), part.end - part.begin, crc);
+        at = part.end;
+    }
+    return crc32c(bytes + (at - range.begin), range.end - at, crc);
+}
+
+// The first block that is not what the manifest says; nothing: all are.
+std::optional<Checkpoint::Range> Checkpoint::take_blocks(const Work& work, const char* bytes) const {
+    const Range all = range_of(work);
+    for (std::uint64_t i = 0; i < work.blocks; ++i) {
+        const std::uint64_t begin = all.begin + i * manifest_.block_bytes;
+        const Range block{begin, std::min(begin + manifest_.block_bytes, all.end)};
+        if (take_block(*work.shard, work.pieces, block, bytes + (begin - all.begin)) != work.shard->block_crcs[static_cast<std::size_t>(work.block + i)]) return block;
+    }
+    return std::nullopt;
+}
+
+// From the shard's memory; what is not right there comes from its file, into `buffer`. `problem`: what was wrong with the memory.
+Result<void> Checkpoint::perform(const Work& work, char* buffer, std::string& problem) const {
+    const ShardRecord& shard = *work.shard;
+    const Range range = range_of(work);
+    const auto index_of = [&](const Range& block) { return block.begin / manifest_.block_bytes; };
+    if (const auto memory = memory_.find(shard.rank); memory != memory_.end()) {
+        std::optional<Range> wrong = range;
+        if (memory->second.size() == shard.size) wrong = take_blocks(work, memory->second.data() + range.begin);
+        if (!wrong) return {};
+        problem = fmt::format("{}: block {} of {} in memory does not have its checksum", place_, index_of(*wrong), shard.name);
+    }
+    if (auto read = read_range(shard, range, buffer); !read) return read;
+    const auto wrong = take_blocks(work, buffer);
+    if (!wrong) return {};
+    return Error{Code::Damaged, fmt::format("{}/{}: block {} (bytes {} to {}) does not have its checksum", place_, shard.name, index_of(*wrong), wrong->begin, wrong->end)};
 }
 
 // ---- pieces
@@ -256,29 +304,25 @@ bool Checkpoint::has_bytes_in(const Piece& piece, std::uint64_t begin, std::uint
     return row < piece.rows && piece.file_offset + place_of(row, piece.counts, piece.file_strides, piece.data_strides).file < end;
 }
 
-// The rows' bytes that lie in [begin, end) of the shard, which `block` holds.
-void Checkpoint::copy_rows(const Piece& piece, std::uint64_t begin, std::uint64_t end, const char* block) const {
+// The rows' bytes that lie in the range, which `bytes` holds.
+void Checkpoint::copy_rows(const Piece& piece, const Range& range, const char* bytes) const {
     const auto place = [&](std::uint64_t row) {
         RowPlace found = place_of(row, piece.counts, piece.file_strides, piece.data_strides);
         found.file += piece.file_offset;
         return found;
     };
-    for (std::uint64_t row = first_row_behind(piece, begin); row < piece.rows; ++row) {
+    for (std::uint64_t row = first_row_behind(piece, range.begin); row < piece.rows; ++row) {
         const RowPlace at = place(row);
-        if (at.file >= end) return;
-        const std::uint64_t from = std::max(at.file, begin);
-        const std::uint64_t until = std::min(at.file + piece.run, end);
-        std::memcpy(piece.data + at.data + (from - at.file), block + (from - begin), static_cast<std::size_t>(until - from));
+        if (at.file >= range.end) return;
+        const std::uint64_t from = std::max(at.file, range.begin);
+        const std::uint64_t until = std::min(at.file + piece.run, range.end);
+        std::memcpy(piece.data + at.data + (from - at.file), bytes + (from - range.begin), static_cast<std::size_t>(until - from));
     }
 }
 
 // ---- all blocks
 
 Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress) {
-    for (const Work& one : work) {
-        const bool is_in_memory = memory_.contains(one.shard->rank);
-        if (auto opened = open_file(*one.shard); !opened && !is_in_memory) return opened;
-    }
     std::atomic<std::size_t> next{0};
     std::atomic<std::uint64_t> done{0};
     std::atomic<bool> is_over{false};
@@ -289,30 +333,26 @@ Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<
         const std::lock_guard lock(mutex);
         if (!error) error = std::move(what);
     };
-    const auto complain = [&](const Work& one) {
-        const std::lock_guard lock(mutex);
-        if (memory_problems_.empty()) memory_problems_ = fmt::format("{}: block {} of {} in memory does not have its checksum", place_, one.block, one.shard->name);
-    };
-    const auto read = [&] {
-        const AlignedMemory memory = aligned_memory(static_cast<std::size_t>((most_blocks() * manifest_.block_bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment));
-        if (memory == nullptr) return fail({Code::NoSpace, "no memory for a block"});
+    const std::size_t readers = std::min<std::size_t>(kReaders, work.size());
+    const auto bytes_each = static_cast<std::size_t>((most_blocks() * manifest_.block_bytes + kReadBytes - 1) / kReadBytes * kReadBytes);
+    const LargePages memory(readers * bytes_each);
+    if (memory.begin() == nullptr) return Error{Code::NoSpace, "no memory for a block"};
+    const auto read = [&](std::size_t reader) {
         for (std::size_t index = 0; !is_over && (index = next++) < work.size();) {
-            const Work& one = work[index];
-            std::uint64_t size = 0;
-            const char* bytes = find_in_memory(one, size);
-            if (bytes == nullptr && memory_.contains(one.shard->rank)) complain(one);
-            if (bytes == nullptr) {
-                if (auto loaded = read_blocks(one, memory.get(), size); !loaded) return fail(loaded.error());
-                bytes = memory.get();
+            std::string problem;
+            const auto performed = perform(work[index], memory.begin() + reader * bytes_each, problem);
+            if (!problem.empty()) {
+                const std::lock_guard lock(mutex);
+                if (memory_problems_.empty()) memory_problems_ = std::move(problem);
             }
-            const std::uint64_t begin = one.block * manifest_.block_bytes;
-            for (const std::uint32_t piece : one.pieces) copy_rows(pieces_.at(one.shard->rank)[piece], begin, begin + size, bytes);
-            if (progress) progress(done += size);
+            if (!performed) return fail(performed.error());
+            const Range range = range_of(work[index]);
+            if (progress) progress(done += range.end - range.begin);
         }
     };
     std::vector<std::thread> others;
-    for (unsigned i = 1; i < std::min<std::size_t>(kReaders, work.size()); ++i) others.emplace_back(read);
-    read();
+    for (std::size_t i = 1; i < readers; ++i) others.emplace_back(read, i);
+    read(0);
     for (std::thread& other : others) other.join();
     if (error) return *error;
     return {};
@@ -323,6 +363,8 @@ Result<void> Checkpoint::run_pieces() {
     for (const ShardRecord& shard : manifest_.shards) {
         const auto found = pieces_.find(shard.rank);
         if (found == pieces_.end()) continue;
+        if (auto opened = open_file(shard); !opened && !memory_.contains(shard.rank)) return opened;
+        std::sort(found->second.begin(), found->second.end(), [](const Piece& a, const Piece& b) { return a.file_offset < b.file_offset; });
         std::map<std::uint64_t, std::vector<std::uint32_t>> blocks;
         for (std::uint32_t i = 0; i < found->second.size(); ++i) {
             const Piece& piece = found->second[i];
@@ -376,6 +418,7 @@ Result<void> Checkpoint::fill(std::span<const Tensor> wanted, std::uint32_t rank
 Result<void> Checkpoint::verify(const std::function<void(std::uint64_t done)>& progress) {
     std::vector<Work> work;
     for (const ShardRecord& shard : manifest_.shards) {
+        if (auto opened = open_file(shard); !opened && !memory_.contains(shard.rank)) return opened;
         for (std::uint64_t index = 0; index < shard.block_crcs.size(); ++index) add_work(work, shard, index, {});
     }
     return run(work, progress);

@@ -1,17 +1,19 @@
 #pragma once
 // Reading a checkpoint back, at the same or another world size.
 //
-// Bytes are found by the manifest alone; the HDF5 library does not parse them. Every block is verified before a byte of it reaches a tensor,
-// in the same pass. A wanted box is put together from all boxes that it intersects, whoever wrote them.
+// Bytes are found by the manifest alone; the HDF5 library does not parse them. Every block is verified in the same pass that brings its bytes to
+// the tensors. A wanted box is put together from all boxes that it intersects, whoever wrote them.
 //
 //   pieces   what a wanted tensor and a stored box share: rows that are contiguous in both, by ascending bytes of the shard
-//   blocks   each block that a piece lies in is read once, with its neighbours, by one of a few threads; all pieces take their rows out of it
+//   blocks   each block that a piece lies in is read once, with its neighbours, by one of a few threads; all pieces take their rows out of it.
+//            (Reading straight into tensors was slower: their pages are small, and seldom as O_DIRECT wants them. docs/benchmarks.md, B8)
 //
 // Cold blocks are read with O_DIRECT, those in the page cache from there. Thread rule: one thread an object (it starts its own).
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -57,7 +59,7 @@ class Checkpoint {
     // Fills all tensors of one rank. Strict: the checkpoint has exactly these names, with these types and shapes.
     // Each rank's own state: in a world of the same size as it was saved, otherwise as `ways` says.
     // Errors: Refused with a remedy (other tensors, or another world and per-rank state): nothing has been written, unless a callback refused.
-    //         Damaged, naming file and block: tensors may hold part of the checkpoint; do not train on.
+    //         Damaged, naming file and block: tensors hold parts of the checkpoint and of what is not; do not train on.
     Result<void> restore(std::span<const Tensor> wanted, std::uint32_t rank, std::uint32_t world, const AnotherWorld& ways = {});
     // Fills these tensors only, each a box of what is stored; `rank` says whose, of per-rank ones. Errors: as restore.
     Result<void> fill(std::span<const Tensor> wanted, std::uint32_t rank);
@@ -68,6 +70,8 @@ class Checkpoint {
     struct File {
         Fd cached;
         Fd direct;  // nothing where the file system has no O_DIRECT
+        std::optional<ShardMemory> mapped;
+        bool is_cached(std::uint64_t begin, std::uint64_t bytes) const;  // the page cache has all of it
     };
     // Rows of `run` bytes, by ascending places in the shard.
     struct Piece {
@@ -85,6 +89,10 @@ class Checkpoint {
         std::uint64_t blocks = 1;
         std::vector<std::uint32_t> pieces;  // that have bytes in them, ascending
     };
+    struct Range {  // of a shard
+        std::uint64_t begin = 0;
+        std::uint64_t end = 0;
+    };
 
     Result<void> check(std::span<const Tensor> wanted) const;
     Result<void> deal_out(std::span<const Tensor> split, std::uint32_t rank, std::uint32_t world, const AnotherWorld& ways);
@@ -94,11 +102,15 @@ class Checkpoint {
     void add_pieces(const Tensor& wanted, const TensorRecord& stored, std::uint32_t rank);
     static std::uint64_t first_row_behind(const Piece& piece, std::uint64_t begin);
     static bool has_bytes_in(const Piece& piece, std::uint64_t begin, std::uint64_t end);
-    void copy_rows(const Piece& piece, std::uint64_t begin, std::uint64_t end, const char* block) const;
+    void copy_rows(const Piece& piece, const Range& range, const char* bytes) const;
     std::uint64_t most_blocks() const;
+    Range range_of(const Work& work) const;
+    const std::vector<Piece>& pieces_of(const ShardRecord& shard) const;
     void add_work(std::vector<Work>& work, const ShardRecord& shard, std::uint64_t block, const std::vector<std::uint32_t>& pieces) const;
-    const char* find_in_memory(const Work& work, std::uint64_t& size) const;
-    Result<void> read_blocks(const Work& work, char* memory, std::uint64_t& size) const;
+    Result<void> read_range(const ShardRecord& shard, const Range& range, char* memory) const;
+    std::uint32_t take_block(const ShardRecord& shard, const std::vector<std::uint32_t>& pieces, const Range& range, const char* bytes) const;
+    std::optional<Range> take_blocks(const Work& work, const char* bytes) const;
+    Result<void> perform(const Work& work, char* buffer, std::string& problem) const;
     Result<void> run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress);
     Result<void> run_pieces();
 

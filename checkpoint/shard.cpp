@@ -78,9 +78,9 @@ Result<ShardFile> take_file(Disk& disk, int folder, const std::string& name, std
     return file;
 }
 
-Result<void> write_blocks(Disk& disk, const ShardFile& file, ShardImage& image) {
+Result<void> write_runs(Disk& disk, const ShardFile& file, ShardImage& image) {
     const std::unique_ptr<BlockWriter> writer = disk.writer(file.fd.get(), file.is_direct);
-    const auto write = [&](std::size_t index) { return writer->write(index * kBlockBytes, image.block(index), image.block_size(index)); };
+    const auto write = [&](std::size_t index) { return writer->write(index * kRunBytes, image.run(index), image.run_size(index)); };
     bool first_waits = false;
     Result<void> written;
     while (const auto index = image.next_ready()) {
@@ -102,7 +102,7 @@ Result<void> write_blocks(Disk& disk, const ShardFile& file, ShardImage& image) 
 Result<void> fill(Disk& disk, int folder, const std::string& name, ShardImage& image, const Recycle& recycle) {
     auto file = take_file(disk, folder, name, image.size(), recycle);
     if (!file) return file.error();
-    if (auto written = write_blocks(disk, *file, image); !written) return written;
+    if (auto written = write_runs(disk, *file, image); !written) return written;
     // Not tried again when it fails: the kernel has forgotten what it could not write.
     if (disk.sync_data(file->fd.get()) != 0) return errno_error("cannot fsync " + name);
     if (!file->is_direct) (void)::posix_fadvise(file->fd.get(), 0, 0, POSIX_FADV_DONTNEED);

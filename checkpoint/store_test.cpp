@@ -162,6 +162,55 @@ TEST_F(Checkpoints, PutTwoDimensionalBoxesTogether) {
     }
 }
 
+// Of several blocks a shard, whose rows reach the tensors in the pass that checks them: boxes that overlap, at any address, and a strided one.
+TEST_F(Checkpoints, FillBoxesThatOverlapFromManyBlocks) {
+    const Store here = store();
+    const CheckpointId id{5, 1};
+    constexpr std::uint64_t kRows = 300;  // of each of three ranks
+    constexpr std::uint64_t kColumns = 4999;
+    const auto value_at = [](std::uint64_t row, std::uint64_t column) { return static_cast<std::uint8_t>(row * 31 + column * 7 + column / 256); };
+    std::vector<Sha256> parts;
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+        std::vector<std::uint8_t> rows;
+        for (std::uint64_t i = 0; i < kRows * kColumns; ++i) rows.push_back(value_at(rank * kRows + i / kColumns, i % kColumns));
+        std::vector<float> small(70, static_cast<float>(rank));
+        const std::vector<Tensor> tensors{{"grid", DType::U8, Policy::Sliced, {3 * kRows, kColumns}, {rank * kRows, 0}, {kRows, kColumns}, rows.data()},
+                                          {"small", DType::F32, Policy::PerRank, {70}, {0}, {70}, small.data()}};
+        const auto part = write_shard(here.temporary(id)->get(), {7, 5, 1, rank, 3, tensors});
+        ASSERT_TRUE(part.ok()) << part.error().message;
+        ASSERT_GT(part->head.shards[0].block_crcs.size(), 4u);
+        parts.push_back(here.write_part(id, *part)->digest);
+    }
+    const auto sealed = here.write_manifest(id, parts);
+    ASSERT_TRUE(sealed.ok());
+    auto found = here.find(id, sealed->digest);
+    ASSERT_TRUE(found.ok());
+    std::vector<std::vector<std::uint8_t>> memory;
+    std::vector<Tensor> wanted;
+    for (const auto& [offset, extent] : std::vector<std::pair<Shape, Shape>>{
+             {{0, 0}, {3 * kRows, kColumns}}, {{100, 0}, {450, kColumns}}, {{299, 0}, {2, kColumns}}, {{10, 77}, {880, 300}}, {{899, 4998}, {1, 1}}, {{550, 0}, {1, kColumns}}}) {
+        const std::size_t shift = memory.size();
+        memory.emplace_back(extent[0] * extent[1] + shift + 1, std::uint8_t{0xA5});
+        wanted.push_back({"grid", DType::U8, Policy::Sliced, {3 * kRows, kColumns}, offset, extent, memory.back().data() + shift});
+    }
+    std::vector<float> small(70);
+    wanted.push_back({"small", DType::F32, Policy::PerRank, {70}, {0}, {70}, small.data()});
+    const auto filled = found->fill(wanted, 2);
+    ASSERT_TRUE(filled.ok()) << filled.error().message;
+    EXPECT_EQ(small, std::vector<float>(70, 2.0f));
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+        const auto* values = static_cast<const std::uint8_t*>(wanted[i].data);
+        std::size_t wrong = 0;
+        for (std::uint64_t row = 0; row < wanted[i].extent[0]; ++row) {
+            for (std::uint64_t column = 0; column < wanted[i].extent[1]; ++column) {
+                wrong += *values++ != value_at(wanted[i].offset[0] + row, wanted[i].offset[1] + column);
+            }
+        }
+        EXPECT_EQ(wrong, 0u) << to_text(wanted[i].offset) << to_text(wanted[i].extent);
+        EXPECT_EQ(memory[i].back(), 0xA5);
+    }
+}
+
 TEST_F(Checkpoints, RefuseAnotherWorldSizeForStateOfEachRank) {
     const Store here = store();
     const auto sealed = write_all_ranks(here, {9, 1}, 3, 1.0f, With::RankState);

@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kValues = 400'000;  // three blocks and a bit
+constexpr std::size_t kValues = 400'000;  // three runs and a bit
 constexpr seconds kLimit{20};
 
 class AKeeper : public ::testing::Test {
@@ -193,13 +193,13 @@ TEST_F(AKeeper, ADamagedBlockInMemoryIsReadFromTheFileAndSaid) {
     auto part = write_image(store->disk(), folder->get(), image, plan);
     ASSERT_TRUE(part) << part.error().message;
     const Fd copy(::memfd_create("copy", MFD_CLOEXEC));
-    for (std::size_t i = 0; i < image.blocks(); ++i) {
-        ASSERT_EQ(::pwrite(copy.get(), image.block(i), image.block_size(i), static_cast<off_t>(i * kBlockBytes)), static_cast<ssize_t>(image.block_size(i)));
+    for (std::size_t i = 0; i < image.runs(); ++i) {
+        ASSERT_EQ(::pwrite(copy.get(), image.run(i), image.run_size(i), static_cast<off_t>(i * kRunBytes)), static_cast<ssize_t>(image.run_size(i)));
     }
     ASSERT_EQ(::pwrite(copy.get(), "x", 1, static_cast<off_t>(image.size() / 2)), 1);
     auto memory = ShardMemory::map(copy, image.size());
     ASSERT_TRUE(memory);
-    Checkpoint checkpoint(std::move(*folder), *part, "place");
+    Checkpoint checkpoint(std::move(*folder), parse(encode(*part)).value(), "place");
     checkpoint.use_memory(0, std::move(*memory));
     std::vector<std::uint32_t> values(kValues);
     const Tensor mine{"weights", DType::U32, Policy::Sliced, {kValues}, {0}, {kValues}, values.data()};
