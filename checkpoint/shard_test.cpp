@@ -155,9 +155,9 @@ TEST_F(AShard, OfManySmallTensorsKeepsThemAll) {
     EXPECT_EQ(values[2999][0], 2999.0f);
 }
 
-// By one thread: what is waited for is copied, and nothing else yet but what shares its first and last block.
+// By one thread: what is waited for is copied, and nothing else yet but what shares its first and last run.
 TEST_F(AShard, IsCopiedOutOfOrderWhereSomebodyWaitsForATensor) {
-    constexpr std::size_t kCount = 3 * kBlockBytes / 4;
+    constexpr std::size_t kCount = 3 * kRunBytes / 4;
     std::vector<std::uint32_t> a(kCount, 1), b(kCount, 2), c(kCount, 3);
     std::uint32_t scalar = 4;
     const std::vector<Tensor> tensors{tensor("a", a, DType::U32, {kCount}), tensor("b", b, DType::U32, {kCount}), tensor("c", c, DType::U32, {kCount}),
@@ -177,7 +177,7 @@ TEST_F(AShard, IsCopiedOutOfOrderWhereSomebodyWaitsForATensor) {
     const auto part = write_image(real_disk(), folder().get(), image, plan);
     ASSERT_TRUE(part.ok()) << part.error().message;
     image.wait_copied(0);
-    Checkpoint checkpoint(folder(), *part, root_);
+    Checkpoint checkpoint(folder(), parse(encode(*part)).value(), root_);
     EXPECT_TRUE(checkpoint.verify().ok());
     ASSERT_TRUE(checkpoint.restore(tensors, 0, 1).ok());
     EXPECT_EQ(std::count(a.begin(), a.end(), 11u) + std::count(a.begin(), a.end(), 1u), static_cast<std::ptrdiff_t>(kCount));
