@@ -293,10 +293,53 @@ TEST(Nursery, RefusesSpoolNamesThatAreNotNumbers) {
     (void)remove_tree(options.state);
 }
 
-std::size_t reap(const ReapScope& scope) {
+// An agent proves one attempt gone while it starts another: the new shepherd is a child of ours too, and no orphan.
+TEST(Nursery, AShepherdThatStartsWhileAnotherAttemptIsReapedLives) {
+    NurseryOptions options;
+    char pattern[] = "/tmp/gangline-execd-XXXXXX";
+    options.state = ::mkdtemp(pattern);
+    options.cluster = "c" + random_hex(4);
+    options.node = "n0";
+    Nursery nursery(options);
+    ASSERT_TRUE(nursery.prepare().ok());
+    proto::ExecdRequest request;
+    request.mutable_reap()->mutable_id()->set_job(9);
+    request.mutable_reap()->mutable_id()->set_attempt(1);
+    request.mutable_reap()->set_cluster(options.cluster);
+    request.mutable_reap()->set_node("n0");
+    nursery.begin(request);
+    ASSERT_TRUE(nursery.settle(now().steady).empty()) << "a reaping looks twice";
+    auto& spawn = *request.mutable_spawn();
+    spawn.mutable_id()->set_job(9);
+    spawn.mutable_id()->set_attempt(2);
+    spawn.set_socket_name("gangline-test-" + random_hex(8));
+    spawn.set_spool_folder("9-2");
+    spawn.set_cluster(options.cluster);
+    spawn.set_node("n0");
+    nursery.begin(request);
+    std::optional<proto::ReapReply> reaped;
+    std::optional<proto::SpawnReply> spawned;
+    for (const TimePoint until = now().steady + seconds(20); (!reaped || !spawned) && now().steady < until;) {
+        for (const auto& reply : nursery.settle(now().steady)) {
+            if (reply.has_reap()) reaped = reply.reap();
+            if (reply.has_spawn()) spawned = reply.spawn();
+        }
+    }
+    ASSERT_TRUE(reaped && spawned);
+    EXPECT_EQ(reaped->still_there(), 0u);
+    ASSERT_EQ(spawned->error(), "");
+    const auto stat = process_stat(spawned->pid());
+    EXPECT_TRUE(stat && stat->state != 'Z');
+    ::kill(spawned->pid(), SIGKILL);
+    ::waitpid(spawned->pid(), nullptr, 0);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+    (void)remove_tree(options.state);
+}
+
+std::size_t reap(const ReapScope& scope, const std::vector<ProcessId>& shepherds = {}) {
     Reaping reaping(scope, now().steady + seconds(10));
     while (true) {
-        if (const auto left = reaping.look(now().steady)) return *left;
+        if (const auto left = reaping.look(now().steady, shepherds)) return *left;
         for (const Fd& death : reaping.deaths()) {
             pollfd wait{death.get(), POLLIN, 0};
             ::poll(&wait, 1, 1000);
@@ -346,9 +389,9 @@ TEST(Reap, FindsAnOrphanWithoutMarkAsItsSubReaper) {
     ::waitpid(pid, nullptr, 0);
     ReapScope scope;
     scope.orphans = true;
-    scope.shepherds = {process_stat(spared)->id};
-    EXPECT_EQ(members_of(scope).size(), 1u);
-    EXPECT_EQ(reap(scope), 0u);
+    const std::vector<ProcessId> shepherds = {process_stat(spared)->id};
+    EXPECT_EQ(members_of(scope, shepherds).size(), 1u);
+    EXPECT_EQ(reap(scope, shepherds), 0u);
     EXPECT_TRUE(process_stat(spared).has_value());
     EXPECT_NE(process_stat(spared)->state, 'Z');
     ::kill(spared, SIGKILL);

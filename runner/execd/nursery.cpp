@@ -319,7 +319,6 @@ Result<void> Nursery::reap(const proto::ReapRequest& request) {
         if (::access(folder.c_str(), F_OK) == 0) scope.cgroup = folder;
     }
     scope.orphans = true;
-    for (const Started& one : started_) scope.shepherds.push_back(one.process);
     ending_.push_back({request, Reaping(std::move(scope), now().steady + options_.reap_limit)});
     return {};
 }
@@ -365,7 +364,7 @@ std::vector<proto::ExecdReply> Nursery::settle(TimePoint now) {
         one = reply ? starting_.erase(one) : std::next(one);
     }
     for (auto one = ending_.begin(); one != ending_.end();) {
-        const auto still_there = one->reaping.is_due(now) ? one->reaping.look(now) : std::nullopt;
+        const auto still_there = one->reaping.is_due(now) ? one->reaping.look(now, started_processes()) : std::nullopt;
         if (still_there) *replies_.emplace_back().mutable_reap() = ended(*one, *still_there);
         one = still_there ? ending_.erase(one) : std::next(one);
     }
@@ -387,6 +386,12 @@ std::optional<TimePoint> Nursery::next_deadline() const {
     for (const Starting& one : starting_) next = std::min(next.value_or(one.until), one.until);
     for (const Ending& one : ending_) next = std::min(next.value_or(one.reaping.next_look()), one.reaping.next_look());
     return next;
+}
+
+std::vector<ProcessId> Nursery::started_processes() const {
+    std::vector<ProcessId> processes;
+    for (const Started& one : started_) processes.push_back(one.process);
+    return processes;
 }
 
 void Nursery::forget_dead() {

@@ -85,6 +85,7 @@ class Nursery {
     Result<std::string> make_spool(const std::string& name, const Identity& identity) const;
     std::optional<proto::SpawnReply> started(Starting& one, TimePoint now);
     proto::ReapReply ended(const Ending& one, std::size_t still_there);
+    std::vector<ProcessId> started_processes() const;
     void forget_dead();
     [[noreturn]] void child(const proto::SpawnRequest& request, const Identity& identity, const std::string& spool, int socket, int report);
 

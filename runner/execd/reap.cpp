@@ -53,7 +53,7 @@ bool is_living(const ProcessStat& stat) { return stat.state != 'Z' && stat.state
 
 }  // namespace
 
-std::vector<ProcessId> members_of(const ReapScope& scope) {
+std::vector<ProcessId> members_of(const ReapScope& scope, const std::vector<ProcessId>& ours) {
     std::set<pid_t> in_cgroup;
     if (!scope.cgroup.empty()) {
         for (const pid_t pid : cgroup_members(scope.cgroup)) in_cgroup.insert(pid);
@@ -64,7 +64,7 @@ std::vector<ProcessId> members_of(const ReapScope& scope) {
         const auto stat = pid == self ? std::nullopt : process_stat(pid);
         if (!stat || !is_living(*stat)) continue;
         const bool is_orphan = scope.orphans && stat->parent == self &&
-                               std::find(scope.shepherds.begin(), scope.shepherds.end(), stat->id) == scope.shepherds.end();
+                               std::find(ours.begin(), ours.end(), stat->id) == ours.end();
         if (is_orphan || in_cgroup.contains(pid) || (!scope.mark.empty() && process_environment(pid, "GANGLINE_MARK") == scope.mark)) {
             members.push_back(stat->id);
         }
@@ -79,9 +79,9 @@ bool Reaping::is_due(TimePoint now) const {
     return ::poll(ends.data(), ends.size(), 0) > 0;
 }
 
-std::optional<std::size_t> Reaping::look(TimePoint now) {
+std::optional<std::size_t> Reaping::look(TimePoint now, const std::vector<ProcessId>& ours) {
     deaths_.clear();
-    const std::vector<ProcessId> members = members_of(scope_);
+    const std::vector<ProcessId> members = members_of(scope_, ours);
     const bool populated = !scope_.cgroup.empty() && is_populated(scope_.cgroup);
     if (members.empty() && !populated) {
         if (++empty_looks_ == 2) return 0;
@@ -127,7 +127,9 @@ Result<std::string> enter_new_cgroup(const std::string& name, uid_t uid, gid_t g
     if (root.empty()) return Error{Code::Unavailable, "there is no cgroup v2 here"};
     const std::string folder = root + "/" + name;
     for (const char* part : {"/shepherd", "/ranks"}) {
-        if (auto made = make_folders(folder + part); !made) return made.error();
+        auto made = make_folders(folder + part);
+        for (int i = 0; i < 3 && !made; ++i) made = make_folders(folder + part);  // an empty parent may just have been removed
+        if (!made) return made.error();
     }
     // The common ancestor's list must be writable too for a process to move between the two (cgroups(7), delegation).
     for (const char* file : {"", "/cgroup.procs", "/shepherd", "/shepherd/cgroup.procs", "/ranks", "/ranks/cgroup.procs", "/ranks/cgroup.kill"}) {

@@ -21,19 +21,19 @@ namespace gangline::runner {
 struct ReapScope {
     std::string cgroup;                // absolute; empty = none
     std::string mark;                  // GANGLINE_MARK=<this>
-    bool orphans = false;              // our own children too, except
-    std::vector<ProcessId> shepherds;  // these
+    bool orphans = false;              // our own children too, except those that we started as shepherds and keepers
 };
 
-// Living processes of the scope (zombies do not count; this process never does).
-std::vector<ProcessId> members_of(const ReapScope& scope);
+// Living processes of the scope (zombies do not count; this process never does). `ours`: children that are no orphans.
+std::vector<ProcessId> members_of(const ReapScope& scope, const std::vector<ProcessId>& ours = {});
 
 class Reaping {
   public:
     Reaping(ReapScope scope, TimePoint until) : scope_(std::move(scope)), until_(until) {}
     // SIGKILL to everybody in the scope. How many are there still, once that is known: 0 after two looks that found nobody (one that
-    // forks and ends can slip through one), more at the limit. Nothing: not yet.
-    std::optional<std::size_t> look(TimePoint now);
+    // forks and ends can slip through one), more at the limit. Nothing: not yet. `ours`: those of this moment, since some may have
+    // been forked after the reaping began.
+    std::optional<std::size_t> look(TimePoint now, const std::vector<ProcessId>& ours = {});
     bool is_due(TimePoint now) const;  // its time has come, or a killed process has ended
     const std::vector<Fd>& deaths() const { return deaths_; }  // readable: worth a look
     TimePoint next_look() const { return next_look_; }
