@@ -80,6 +80,10 @@ Result<void> make_folders(const std::string& path, mode_t mode) {
     if (target.has_parent_path() && target.parent_path() != target) {
         if (auto made = make_folders(target.parent_path().string(), 0755); !made) return made;
     }
+    return make_folder(path, mode);
+}
+
+Result<void> make_folder(const std::string& path, mode_t mode) {
     if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) return errno_error("cannot make the folder " + path);
     return {};
 }

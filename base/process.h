@@ -44,6 +44,8 @@ Result<std::string> read_file(const std::string& path, std::size_t limit_bytes =
 // then as it was. `mode` is exact (no umask).
 Result<void> write_file_atomically(const std::string& path, std::string_view content, mode_t mode = 0644);
 Result<void> make_folders(const std::string& path, mode_t mode = 0755);
+// One folder in one that is there; being there already is fine. For whoever may be late: a tree that was removed is not made again.
+Result<void> make_folder(const std::string& path, mode_t mode);
 // Deletes a tree without following a symbolic link; missing is fine.
 Result<void> remove_tree(const std::string& path);
 // Writes all bytes. Errors: NoSpace (ENOSPC, EDQUOT, EFBIG), Internal.

@@ -120,7 +120,7 @@ void AgentBrain::handle(const Spawned& event) {
         return;
     }
     const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.request == event.reply.request(); });
-    if (found == spares_.end()) {  // a keeper that was not needed any more before it was there
+    if (found == spares_.end()) {  // given up before it was there
         if (event.reply.pid() != 0) actions_.push_back(KillShepherd{{event.reply.pid(), event.reply.start_ticks()}});
         return;
     }

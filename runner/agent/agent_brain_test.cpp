@@ -243,6 +243,19 @@ TEST(AgentBrain, TakesAWarmSpareForAGangAndRefillsItLater) {
     EXPECT_THAT(node.all<Spawn>(), SizeIs(1));
 }
 
+TEST(AgentBrain, AShepherdThatStartsWhenNobodyWaitsForItAnyMoreIsKilled) {
+    Node node(true);
+    proto::SpawnReply reply;
+    reply.set_request(node.all<Spawn>().at(0).request.request());
+    reply.set_pid(50);
+    reply.set_start_ticks(7);
+    node.feed(Leave{});
+    EXPECT_THAT(node.all<KillShepherd>(), IsEmpty()) << "it is not known yet";
+    node.feed(Spawned{reply});
+    ASSERT_THAT(node.all<KillShepherd>(), SizeIs(1));
+    EXPECT_EQ(node.all<KillShepherd>()[0].shepherd, (ProcessId{50, 7}));
+}
+
 TEST(AgentBrain, FindsAttemptsOfAnEarlierAgentAndWaitsForTheirWordBeforeHello) {
     Node fresh;
     AgentBrain brain(Node::options(false));

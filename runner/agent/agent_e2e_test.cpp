@@ -242,6 +242,15 @@ class NodeTest : public testing::Test {
         while (next_output_record(bytes, record)) text += record.data;
         return text;
     }
+    // Agent, execd, and the shepherds that it forked.
+    std::vector<pid_t> parts() const {
+        std::vector<pid_t> found;
+        for (const pid_t pid : all_pids()) {
+            const auto words = read_file(fmt::format("/proc/{}/cmdline", pid));
+            if (pid != ::getpid() && words.ok() && words->find(state_) != std::string::npos && is_alive(pid)) found.push_back(pid);
+        }
+        return found;
+    }
     // Processes, shared memory and cgroups of this test's cluster.
     std::vector<std::string> left_behind() const {
         std::vector<std::string> left;
@@ -311,11 +320,25 @@ TEST_F(NodeTest, TheLifelinesEndTakesAllWithIt) {
     bring_up(prepare(1, "sleep 1000"));
     const pid_t shepherd = reports_[1].shepherd_pid();
     const std::vector<pid_t> before = ranks(1);
+    EXPECT_FALSE(parts().empty());
     agent_.lifeline.reset();
     EXPECT_EQ(agent_.wait(), 0) << logs();
+    EXPECT_TRUE(parts().empty()) << "whoever asked may remove its folder now";
     EXPECT_FALSE(is_alive(shepherd));
     for (const pid_t pid : before) EXPECT_FALSE(is_alive(pid));
     EXPECT_TRUE(left_behind().empty());
+}
+
+// At once, while execd and the first spare are only starting.
+TEST_F(NodeTest, AnAgentThatIsToldToGoAtItsStartLeavesNobody) {
+    for (int i = 0; i < 5; ++i) {
+        start_agent();
+        agent_.lifeline.reset();
+        EXPECT_EQ(agent_.wait(), 0) << logs();
+        EXPECT_TRUE(parts().empty());
+        EXPECT_TRUE(remove_tree(state_).ok());
+        EXPECT_NE(::access(state_.c_str(), F_OK), 0);
+    }
 }
 
 TEST_F(NodeTest, AKilledShepherdsAttemptIsGoneWithItsReason) {

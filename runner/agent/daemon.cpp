@@ -26,6 +26,7 @@ namespace gangline::runner {
 namespace {
 
 constexpr Duration kSparesQuit = seconds(2);
+constexpr Duration kExecdQuits = seconds(2);
 
 struct Line {
     Fd fd;
@@ -51,6 +52,7 @@ class Daemon {
     Started first_event();
     void tick();
     void wait_for_spares();
+    void wait_for_execd();
     void on_execd();
     void on_shepherd(const std::string& name);
     void on_coordinator();
@@ -354,6 +356,25 @@ void Daemon::wait_for_spares() {
     }
 }
 
+// Ours ends with its line, and its death is the end of that line. Shepherds that it was starting are nobody's.
+void Daemon::wait_for_execd() {
+    if (!options_.execd_socket.empty() || !execd_.fd) return;
+    const TimePoint until = now().steady + kExecdQuits;
+    bool open = true;
+    for (bool told = false; open && now().steady < until;) {
+        open = execd_.writer.flush(execd_.fd.get()).ok();
+        if (open && !told && execd_.writer.empty()) told = ::shutdown(execd_.fd.get(), SHUT_WR) == 0;
+        pollfd line{execd_.fd.get(), static_cast<short>(execd_.writer.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+        if (::poll(&line, 1, static_cast<int>(std::max<std::int64_t>(1, to_ms(until - now().steady)))) <= 0) continue;
+        open = open && execd_.reader.fill(execd_.fd.get()).ok();
+        while (auto frame = execd_.reader.next()) {
+            proto::ExecdReply reply;
+            if (reply.ParseFromString(*frame) && reply.has_spawn()) kill_exactly({reply.spawn().pid(), reply.spawn().start_ticks()});
+        }
+    }
+    if (open) log_warn("execd_stays waited_ms={}", to_ms(kExecdQuits));
+}
+
 int Daemon::serve() {
     feed(first_event());
     if (options_.clean) feed(Abandon{});
@@ -376,6 +397,7 @@ int Daemon::serve() {
     }
     for (auto& [name, line] : shepherds_) (void)line.writer.flush(line.fd.get());
     wait_for_spares();
+    wait_for_execd();
     return *exit_code_;
 }
 

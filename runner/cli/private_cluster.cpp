@@ -51,7 +51,7 @@ pid_t run_of(const std::string& name) {
     return pid;
 }
 
-// A spare shepherd that was only starting may still write while its agent is gone already: it ends as soon as it finds out.
+// An agent that was killed leaves shepherds that may still write: they end as soon as they find out.
 Result<void> remove_until(const std::string& folder, TimePoint until) {
     while (true) {
         auto removed = remove_folder(folder);

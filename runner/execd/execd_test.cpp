@@ -293,6 +293,42 @@ TEST(Nursery, RefusesSpoolNamesThatAreNotNumbers) {
     (void)remove_tree(options.state);
 }
 
+// Late by its agent's whole life: the folder that held its state has been removed.
+TEST(Nursery, DoesNotMakeItsAgentsFolderAgain) {
+    char pattern[] = "/tmp/gangline-execd-XXXXXX";
+    const std::string folder = ::mkdtemp(pattern);
+    NurseryOptions options;
+    options.state = folder + "/run/n0";
+    Nursery nursery(options);
+    EXPECT_FALSE(nursery.prepare().ok());
+    EXPECT_EQ(::rmdir(folder.c_str()), 0) << "nothing is in it";
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+}
+
+TEST(Nursery, AShepherdThatIsOnlyStartingGoesWithWhoeverAskedForIt) {
+    char pattern[] = "/tmp/gangline-execd-XXXXXX";
+    NurseryOptions options;
+    options.state = ::mkdtemp(pattern);
+    options.cluster = "c";
+    options.node = "n0";
+    Nursery nursery(options);
+    ASSERT_TRUE(nursery.prepare().ok());
+    proto::ExecdRequest request;
+    auto& spawn = *request.mutable_spawn();
+    spawn.set_socket_name("gangline-test-" + random_hex(8));
+    spawn.set_spool_folder("spare-1");
+    spawn.set_cluster("c");
+    spawn.set_node("n0");
+    nursery.begin(request);
+    nursery.forget_asker();
+    EXPECT_TRUE(nursery.settle(now().steady).empty());
+    bool was_killed = false;
+    for (int status = 0; ::waitpid(-1, &status, 0) > 0;) was_killed = was_killed || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    EXPECT_TRUE(was_killed) << "it ended by itself, later";
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+    (void)remove_tree(options.state);
+}
+
 // An agent proves one attempt gone while it starts another: the new shepherd is a child of ours too, and no orphan.
 TEST(Nursery, AShepherdThatStartsWhileAnotherAttemptIsReapedLives) {
     NurseryOptions options;

@@ -77,6 +77,7 @@ class Server {
         return left <= Duration::zero() ? 0 : static_cast<int>(std::min<std::int64_t>(to_ms(left) + 1, 60'000));
     }
     void disconnect() {
+        nursery_.forget_asker();
         connection_.reset();
         reader_ = FrameReader();
         writer_ = FrameWriter();

@@ -53,7 +53,8 @@ Result<void> only_ours_to_write(const std::string& path) {
 Nursery::Nursery(NurseryOptions options) : options_(std::move(options)) {}
 
 Result<void> Nursery::prepare() {
-    if (auto made = make_folders(spool_root(options_), options_.multi_user ? 0711 : 0700); !made) return made;
+    // Not the agent's own state: it may have gone already, with whoever it worked for.
+    if (auto made = options_.multi_user ? make_folders(spool_root(options_), 0711) : make_folder(spool_root(options_), 0700); !made) return made;
     if (::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) return errno_error("cannot become a child sub-reaper");
     if (!options_.multi_user) return {};
     for (const std::string& folder : {options_.state, spool_root(options_)}) {
@@ -332,16 +333,27 @@ std::optional<proto::SpawnReply> Nursery::started(Starting& one, TimePoint now) 
     const bool open = n < 0 && (errno == EAGAIN || errno == EINTR);
     if (one.words == "+") return one.reply;
     if (open && now < one.until) return std::nullopt;
-    const auto stat = process_stat(one.reply.pid());
-    if (stat && stat->id.start_ticks == one.reply.start_ticks()) ::kill(one.reply.pid(), SIGKILL);
+    end_start(one);
     const bool refused = one.words.starts_with('!');
     one.reply.set_refused(refused);
     one.reply.set_error(refused ? one.words.substr(1) : !one.words.empty() ? one.words : open ? "the shepherd did not start in time" : "the shepherd died at its start");
     one.reply.clear_pid();
     one.reply.clear_start_ticks();
     log_warn("spawn_failed spool={} reason=\"{}\"", one.spool_name, one.reply.error());
-    ::rmdir((spool_root(options_) + "/" + one.spool_name).c_str());  // if nothing was written there
     return one.reply;
+}
+
+void Nursery::end_start(const Starting& one) const {
+    const auto stat = process_stat(one.reply.pid());
+    if (stat && stat->id.start_ticks == one.reply.start_ticks()) ::kill(one.reply.pid(), SIGKILL);
+    ::rmdir((spool_root(options_) + "/" + one.spool_name).c_str());  // if nothing was written there
+}
+
+void Nursery::forget_asker() {
+    for (const Starting& one : starting_) end_start(one);
+    starting_.clear();
+    replies_.clear();
+    for (Ending& one : ending_) one.request.set_request(0);  // goes on, for nobody
 }
 
 proto::ReapReply Nursery::ended(const Ending& one, std::size_t still_there) {

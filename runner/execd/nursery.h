@@ -28,7 +28,7 @@
 namespace gangline::runner {
 
 struct NurseryOptions {
-    std::string state;             // absolute; <state>/spool is made
+    std::string state;             // absolute; <state>/spool is made; an agent's own state is there already
     std::string cluster;
     std::string node;
     uid_t agent_uid = 0;
@@ -53,6 +53,8 @@ class Nursery {
     std::vector<proto::ExecdReply> settle(TimePoint now);
     std::vector<int> waits() const;
     std::optional<TimePoint> next_deadline() const;
+    // Whoever asked has gone: shepherds that are only starting are killed, since nobody will know them, and no reply is due any more.
+    void forget_asker();
 
   private:
     struct Identity {
@@ -84,6 +86,7 @@ class Nursery {
     void recall_nonces();
     Result<std::string> make_spool(const std::string& name, const Identity& identity) const;
     std::optional<proto::SpawnReply> started(Starting& one, TimePoint now);
+    void end_start(const Starting& one) const;
     proto::ReapReply ended(const Ending& one, std::size_t still_there);
     std::vector<ProcessId> started_processes() const;
     void forget_dead();

@@ -169,7 +169,7 @@ void Shepherd::on_identity(const proto::ToShepherd::Identity& identity) {
         const std::string spool = (relative ? root : "") + identity.spool_folder();
         if (!identity.spool_folder().empty() && spool != start_.spool_folder) {
             start_.spool_folder = spool;
-            if (auto made = make_folders(start_.spool_folder, 0700); !made) log_error("spool_not_made error={}", made.error().message);
+            if (auto made = make_folder(start_.spool_folder, 0700); !made) log_error("spool_not_made error={}", made.error().message);
             start_log();
         }
     }

@@ -156,7 +156,7 @@ std::optional<Failure> Shepherd::write_script() {
     const std::string path = start_.spool_folder + "/script";
     if (auto written = write_file_atomically(path, text, 0700); !written) return nodes(written.error().message);
     tools_folder_ = start_.spool_folder + "/bin";
-    if (auto made = make_folders(tools_folder_, 0700); !made) return nodes(made.error().message);
+    if (auto made = make_folder(tools_folder_, 0700); !made) return nodes(made.error().message);
     for (const char* name : {"srun", "gangline", "gl"}) {
         const std::string link = tools_folder_ + "/" + name;
         ::unlink(link.c_str());
@@ -234,7 +234,7 @@ void Shepherd::plan_binding() {
 Result<void> Shepherd::start_pmix() {
     if (pmix_) return {};
     pmix_folder_ = start_.spool_folder + "/pmix";
-    if (auto made = make_folders(pmix_folder_, 0700); !made) return made;
+    if (auto made = make_folder(pmix_folder_, 0700); !made) return made;
     auto server = PmixServer::start({pmix_folder_, start_.node, start_.cluster}, pmix_events());
     if (!server) return server.error();
     pmix_ = std::move(*server);
