@@ -25,6 +25,8 @@ Hearing NodeLines::hear(const std::string& node, const std::string& route, const
     }
     const std::string& agent = message.hello().agent_id();
     if (line.superseded.contains(agent)) return {Hearing::What::Superseded, {}};
+    const bool is_elsewhere = line.boot_id != message.hello().node().boot_id() && line.agent_id != agent;
+    if (is_elsewhere && !is_silent(node, now)) return {Hearing::What::Elsewhere, {}};
     Hearing hearing{Hearing::What::Counts, {}};
     if (!line.route.empty() && line.agent_id != agent) {
         if (line.route != route) hearing.replaced_route = line.route;
@@ -33,6 +35,7 @@ Hearing NodeLines::hear(const std::string& node, const std::string& route, const
     }
     line.route = route;
     line.agent_id = agent;
+    line.boot_id = message.hello().node().boot_id();
     line.heard = now;
     return hearing;
 }

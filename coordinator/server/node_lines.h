@@ -4,6 +4,7 @@
 //   unknown route --(anything but Hello)--> ask for Hello, the message does not count
 //   Hello, same agent    -> the line moves to the new route (the agent connected again)
 //   Hello, other agent   -> it takes over; the old one gets Bye, and its id is never let back
+//   the same, but from another machine, while the old one speaks -> turned away: a name given twice, and gangs run under it
 //
 // Routes are learnt from verified messages only, so a node's line cannot be taken by another node. A shepherd's line
 // belongs to one attempt and serves only while the node's agent is silent.
@@ -29,7 +30,7 @@ struct PartId {
 };
 
 struct Hearing {
-    enum class What { Counts, AskHello, Dropped, Superseded };
+    enum class What { Counts, AskHello, Dropped, Superseded, Elsewhere };
     What what = What::Dropped;
     std::optional<std::string> replaced_route;  // a route that lost its node to this one: say Bye there
 };
@@ -50,6 +51,7 @@ class NodeLines {
     struct Line {
         std::string route;       // empty: no Hello yet
         std::string agent_id;
+        std::string boot_id;     // of its machine
         TimePoint heard;
         std::string asked_route; // where Hello was last asked for
         TimePoint asked;

@@ -14,9 +14,10 @@ namespace {
 constexpr TimePoint kStart = TimePoint(seconds(1000));
 using What = Hearing::What;
 
-proto::NodeMessage hello(const std::string& agent) {
+proto::NodeMessage hello(const std::string& agent, const std::string& boot_id = "m") {
     proto::NodeMessage message;
     message.mutable_hello()->set_agent_id(agent);
+    message.mutable_hello()->mutable_node()->set_boot_id(boot_id);
     return message;
 }
 proto::NodeMessage heartbeat() {
@@ -57,6 +58,19 @@ TEST(NodeLines, ANewerAgentTakesOverAndTheOldOneNeverComesBack) {
     EXPECT_EQ(lines.hear("n0", "r1", hello("a"), kStart).what, What::Superseded);
     EXPECT_EQ(lines.hear("n0", "r3", hello("a"), kStart).what, What::Superseded);
     EXPECT_EQ(lines.route_of("n0"), "r2");
+}
+
+TEST(NodeLines, AnotherMachineDoesNotTakeANameWhoseAgentSpeaks) {
+    NodeLines lines;
+    lines.hear("n0", "r1", hello("a", "m"), kStart);
+    const Hearing taken = lines.hear("n0", "r2", hello("b", "other"), kStart + milliseconds(1000));
+    EXPECT_EQ(taken.what, What::Elsewhere);
+    EXPECT_FALSE(taken.replaced_route);
+    EXPECT_EQ(lines.route_of("n0"), "r1");
+    EXPECT_EQ(lines.hear("n0", "r1", heartbeat(), kStart + milliseconds(1000)).what, What::Counts);
+    // The machine was replaced, or has started again.
+    EXPECT_EQ(lines.hear("n0", "r2", hello("b", "other"), kStart + milliseconds(2001)).what, What::Counts);
+    EXPECT_EQ(lines.hear("n0", "r1", hello("a", "m"), kStart + milliseconds(2001)).what, What::Superseded);
 }
 
 TEST(NodeLines, KeepNodesApart) {

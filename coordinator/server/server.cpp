@@ -276,6 +276,9 @@ void Server::hear_node(Incoming incoming, std::vector<Event>& events) {
     switch (hearing.what) {
         case Hearing::What::Dropped: return;
         case Hearing::What::Superseded: return say_bye(incoming.route, fmt::format("a newer agent of node {} has taken over", node));
+        case Hearing::What::Elsewhere:
+            log_warn("agent_turned_away node={} boot_id={}", node, message.hello().node().boot_id());
+            return say_bye(incoming.route, fmt::format("another machine serves as node {}: stop its agent first, or give this one a key and --node of its own", node));
         case Hearing::What::AskHello: {
             proto::Order order;
             order.mutable_welcome()->set_send_hello(true);

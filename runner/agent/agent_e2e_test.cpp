@@ -341,6 +341,23 @@ TEST_F(NodeTest, AnAgentThatIsToldToGoAtItsStartLeavesNobody) {
     }
 }
 
+TEST_F(NodeTest, ASecondAgentOfOneNodeIsTurnedAwayAndHurtsNobody) {
+    start_agent();
+    ASSERT_TRUE(hear([&] { return hello_.node().cards_size() == 4; })) << logs();
+    bring_up(prepare(1, "sleep 1000"));
+    std::vector<std::string> words = agent_words();
+    *(std::find(words.begin(), words.end(), "--state") + 1) = root_ + "/twin";
+    Child second = start(words);
+    Child cleaner = start({"agent", "--clean", "--state", root_ + "/cleaner", "--node", "n0", "--cluster", cluster_});
+    for (Child* child : {&second, &cleaner}) {
+        EXPECT_EQ(child->wait(), 3);
+        if (child->pid != 0) child->kill(SIGKILL);
+    }
+    EXPECT_NE(logs().find(fmt::format("another agent (process {}) serves node n0", agent_.pid)), std::string::npos) << logs();
+    for (const pid_t pid : ranks(1)) EXPECT_TRUE(is_alive(pid));
+    EXPECT_TRUE(is_alive(agent_.pid));
+}
+
 TEST_F(NodeTest, AKilledShepherdsAttemptIsGoneWithItsReason) {
     start_agent();
     ASSERT_TRUE(hear([&] { return hello_.node().cards_size() == 4; })) << logs();

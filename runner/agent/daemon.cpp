@@ -306,6 +306,7 @@ std::vector<pollfd> Daemon::wait_list(std::vector<std::string>& names) const {
     list.push_back({options_.lifeline_fd, POLLIN, 0});  // a negative descriptor is passed over
     list.push_back({coordinator_ ? coordinator_->fd() : -1, POLLIN, 0});
     list.push_back({execd_.fd.get(), static_cast<short>(execd_.writer.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    list.push_back({options_.claim_fd, POLLIN, 0});
     for (const auto& [name, line] : shepherds_) {
         names.push_back(name);
         list.push_back({line.fd.get(), static_cast<short>(line.writer.empty() ? POLLIN : POLLIN | POLLOUT), 0});
@@ -386,12 +387,14 @@ int Daemon::serve() {
         if (list[1].revents != 0) on_lifeline();
         if (list[2].revents != 0) on_coordinator();
         if (list[3].revents != 0) on_execd();
+        if (list[4].revents != 0) Fd(::accept4(options_.claim_fd, nullptr, nullptr, SOCK_CLOEXEC));  // a newcomer has seen who we are
         if (execd_.fd && !execd_.writer.empty()) (void)execd_.writer.flush(execd_.fd.get());
         for (std::size_t i = 0; i < names.size(); ++i) {
-            if (list[i + 4].revents == 0) continue;
+            const short seen = list[list.size() - names.size() + i].revents;
+            if (seen == 0) continue;
             const auto found = shepherds_.find(names[i]);
-            if (found != shepherds_.end() && (list[i + 4].revents & POLLOUT) != 0) (void)found->second.writer.flush(found->second.fd.get());
-            if ((list[i + 4].revents & ~POLLOUT) != 0) on_shepherd(names[i]);
+            if (found != shepherds_.end() && (seen & POLLOUT) != 0) (void)found->second.writer.flush(found->second.fd.get());
+            if ((seen & ~POLLOUT) != 0) on_shepherd(names[i]);
         }
         tick();
     }

@@ -23,6 +23,7 @@ struct DaemonOptions {
     std::string execd_socket;      // multi-user: abstract socket of the execd; empty: our own child
     int lifeline_fd = -1;
     int ready_fd = -1;
+    int claim_fd = -1;             // of claim_node; -1: none
     bool clean = false;            // no network: end what an earlier agent left, then exit
 };
 

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "runner/agent/daemon.h"
+#include "runner/agent/node_claim.h"
 #include "runner/agent/node_facts.h"
 
 namespace gangline::runner {
@@ -39,6 +40,8 @@ struct AgentMainOptions {
     int ready_fd = -1;
     bool clean = false;
 };
+
+constexpr Duration kDying = seconds(2);  // the agent before may be
 
 constexpr const char* kHelp =
     "gangline agent: serves one node. Starts gangs, watches them, and tells the coordinator. It may be stopped and started\n"
@@ -74,11 +77,11 @@ po::options_description describe(AgentMainOptions& o) {
     return description;
 }
 
-// One agent a state folder. A dying one may hold the lock for a moment.
+// One agent a state folder.
 Result<Fd> lock_state(const std::string& state) {
     Fd fd(::open((state + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!fd) return errno_error(fmt::format("cannot open {}/lock", state));
-    const auto until = std::chrono::steady_clock::now() + seconds(2);
+    const auto until = std::chrono::steady_clock::now() + kDying;
     while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
         if (std::chrono::steady_clock::now() > until) {
             return Error{Code::Refused, fmt::format("another agent serves {}: stop it first, or give another --state", state)};
@@ -129,6 +132,8 @@ int agent_main(int argc, char** argv) {
     if (auto made = make_folders(o.state, 0700); !made) return complain(1, made.error().message);
     const auto locked = lock_state(o.state);
     if (!locked) return complain(3, locked.error().message);
+    const auto claim = claim_node(o.cluster, o.node.name, kDying);
+    if (!claim) return complain(3, claim.error().message);
     DaemonOptions options;
     options.state = o.state.front() == '/' ? o.state : std::string(::getcwd(nullptr, 0)) + "/" + o.state;
     options.spool = o.spool.empty() ? options.state + "/spool" : o.spool;
@@ -137,6 +142,7 @@ int agent_main(int argc, char** argv) {
     options.execd_socket = o.execd;
     options.lifeline_fd = o.lifeline_fd;
     options.ready_fd = o.ready_fd;
+    options.claim_fd = claim->get();
     options.clean = o.clean;
     if (!o.clean) {
         auto keys = read_key_file(o.key_file);

@@ -162,6 +162,7 @@ def test_a_node_key_is_no_user_key_and_the_other_way_round(cluster):
     words = agent.argv.copy()
     words[words.index("--key") + 1] = str(cluster.folder / "keys/user.key")
     words[words.index("--state") + 1] = str(cluster.folder / "impostor")
+    words[words.index("--node") + 1] = "n9"  # this machine's n0 has its agent
     impostor = subprocess.Popen([GANGLINE, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=agent.environment)
     try:
         time.sleep(1.5)
@@ -170,7 +171,7 @@ def test_a_node_key_is_no_user_key_and_the_other_way_round(cluster):
     finally:
         impostor.kill()
         impostor.wait(5)
-        cluster.clean("n0", cluster.folder / "impostor")
+        assert not cluster.clean("n9", cluster.folder / "impostor")
 
 
 def test_the_wrong_coordinator_key_reaches_nobody(cluster):
@@ -222,21 +223,18 @@ def test_secrets_are_for_their_owner_alone(cluster):
 
 
 def test_two_agents_of_one_name(cluster):
-    """The second is turned away or takes the place; either way the node works and no gang is hurt."""
-    job = cluster.submit("-n", 2, "-w", "n0", *steady("--steps", 150, "--every", 10))
+    """The second is turned away, whatever its folder, and may not clean either: the first serves on, and no gang is hurt."""
+    job = cluster.submit("-n", 2, "-w", "n0", *steady("--steps", 400, "--every", 10))
     cluster.wait_step(job, 10)
+    before = cluster.rank_pids(job)
     twin = cluster.agent_part("n0")
     words = twin.argv.copy()
     words[words.index("--state") + 1] = str(cluster.folder / "twin")
-    second = subprocess.Popen([GANGLINE, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=twin.environment)
-    try:
-        time.sleep(1.5)
-    finally:
-        second.terminate()
-        second.wait(10)
-        cluster.clean("n0", cluster.folder / "twin")
-    until("the first agent serves", lambda: cluster.agents["n0"].is_alive() or cluster.start_agent("n0") or True, 5)
-    cluster.wait_completed(job, 40)
+    second = subprocess.run([GANGLINE, *words], capture_output=True, text=True, env=twin.environment, timeout=20)
+    assert second.returncode == 3 and f"(process {cluster.agents['n0'].pid}) serves node n0" in second.stderr, second.stderr
+    assert "serves node n0" in cluster.clean("n0", cluster.folder / "twin")
+    assert cluster.agents["n0"].is_alive() and cluster.rank_pids(job) == before
+    assert cluster.wait_completed(job, 40)["attempt"] == 1
 
 
 # ---- clocks
