@@ -6,13 +6,14 @@
 // kind          direction          payload
 // Join          rank -> shepherd   none (header: rank, pid in `step`)
 // Relay         both               opaque bytes for the worker library of `to_rank` (the committer's mail)
-// Commit        rank 0 -> coord.   32 bytes SHA-256 of the manifest, u64 total bytes; `attempt`: whose shards they are
-// CommitResult  coord. -> rank 0   u8 accepted, u32 n, n x {u64 step, u32 attempt} that stay, then the reason's text
+// Commit        rank 0 -> coord.   may the checkpoint of `step` count (`attempt`: whose shards they are)? base/commit_letter.h
+// CommitResult  coord. -> rank 0   the answer, and which checkpoints stay: base/commit_letter.h
 // Damaged       rank -> coord.     text: what is damaged in checkpoint (`step`, `attempt`)
 // Fault         rank -> coord.     text to show in `gangline show`; stops nothing
 // StopSoon      shepherd -> rank   u32 milliseconds left
 // Keeper        rank -> shepherd   u8: 1 = start one, 0 = only if it is there; the answer's payload is its socket's name, empty = there is none
 // Snapshot      rank -> shepherd   none: the keeper holds `step` whole
+// DamagedAtRest rank -> coord.     as Damaged, found by reading what no rank's state comes from; stops nothing
 // Finished      rank -> shepherd   none: the library's clean end; exit code 0 without it is fine too
 //
 // Errors: a frame with a wrong magic, version or size is dropped and its connection closed.
@@ -23,6 +24,7 @@ namespace gangline {
 
 enum class WorkerKind : std::uint16_t {
     Join = 1, Relay = 2, Commit = 3, CommitResult = 4, Damaged = 5, Fault = 6, StopSoon = 7, Finished = 8, Keeper = 9, Snapshot = 10,
+    DamagedAtRest = 11,
 };
 
 struct WorkerHeader {
