@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "coordinator/brain/core.h"
+#include "coordinator/brain/retention.h"
 
 namespace gangline::coordinator {
 namespace {
@@ -152,7 +153,9 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
             if (rank.report.has_snapshot_step()) one.set_snapshot_step(rank.report.snapshot_step());
         }
     }
-    for (const Checkpoint& one : job.checkpoints) {
+    const std::vector<Needs> needs = needs_of(job, rule_of(job.spec, options.keep_checkpoints));
+    for (std::size_t i = 0; i < job.checkpoints.size(); ++i) {
+        const Checkpoint& one = job.checkpoints[i];
         proto::CheckpointView& shown = *view.add_checkpoints();
         shown.set_step(one.point.step());
         shown.set_attempt(one.point.attempt());
@@ -160,6 +163,8 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
         shown.set_bytes(one.bytes);
         shown.set_damaged(one.damaged);
         shown.set_note(one.note);
+        shown.set_needed_by(needs[i].words());
+        if (one.metric) shown.set_metric(*one.metric);
     }
     *view.mutable_spec() = with_environment ? job.full_spec() : job.spec;
     return view;

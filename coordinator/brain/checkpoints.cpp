@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "coordinator/brain/core.h"
+#include "coordinator/brain/retention.h"
 
 namespace gangline::coordinator {
 namespace {
@@ -59,14 +60,19 @@ void Brain::State::commit(const std::string& node, const proto::CommitRequest& r
         body.set_step(request.step());
         body.set_manifest_sha256(request.manifest_sha256());
         body.set_bytes(request.bytes());
-        body.set_keep(options.keep_checkpoints);
         body.set_written_by(request.written_by());
+        if (request.has_metric()) body.set_metric(request.metric());
+        decide_retention(*job, rule_of(job->spec, options.keep_checkpoints), request, body);
         record(std::move(committed));
     }
     answer.set_accepted(refused.empty());
     answer.set_reason(std::move(refused));
     if (job != nullptr) {
-        for (const proto::RestorePoint& keep : job->good_checkpoints(options.keep_checkpoints)) *answer.add_keep() = keep;
+        answer.set_keep_every(job->spec.retention().every());
+        for (const Checkpoint& one : job->checkpoints) {
+            const bool is_named = answer.keep_every() == 0 || one.point.step() % answer.keep_every() != 0;
+            if (!one.damaged && is_named) *answer.add_keep() = one.point;
+        }
     }
     order(node, std::move(out));
 }
@@ -85,13 +91,13 @@ void Brain::State::release_snapshots(const Job& job, const std::vector<proto::Pl
 
 // A checkpoint that cannot be read back is not tried again; the gang restarts from the one before. When none is left the
 // job fails: it never starts afresh in silence. A snapshot that is lost before it was committed never counted: without it, and without a
-// checkpoint, the job begins where it would have begun.
+// checkpoint, the job begins where it would have begun. A checkpoint that is found damaged at rest stops nothing: no rank's state comes from it.
 void Brain::State::damaged(const proto::CheckpointDamaged& message) {
     Job* job = facts.current(message.id());
     if (job == nullptr) return;
     proto::RestorePoint point = message.checkpoint();
     const auto& start = job->attempt().restore;
-    point.set_in_memory(start && start->in_memory() && start->step() == point.step() && start->attempt() == point.attempt());
+    point.set_in_memory(!message.at_rest() && start && start->in_memory() && start->step() == point.step() && start->attempt() == point.attempt());
     bool is_news = point.in_memory() && is_live(job->state);
     for (const Checkpoint& one : job->checkpoints) {
         is_news = is_news || (!point.in_memory() && !one.damaged && one.point.step() == point.step() && one.point.attempt() == point.attempt());
@@ -109,10 +115,10 @@ void Brain::State::damaged(const proto::CheckpointDamaged& message) {
     fault.rank = static_cast<std::int32_t>(message.rank());
     fault.cause = fmt::format("{} is {}: {}", words_of(point), point.in_memory() ? "lost" : "damaged", message.what());
     hear_fault(*job, message.rank(), fault.cause);
-    if (!is_live(job->state)) return;
+    if (!is_live(job->state) || message.at_rest()) return;
     if (const auto older = job->restore_point()) {
         fault.cause += fmt::format("; the one of step {} serves", older->step());
-    } else if (point.in_memory()) {
+    } else if (point.in_memory() && job->checkpoints.empty()) {
         fault.cause += "; no checkpoint was committed before it: the job starts afresh";
     } else {
         fault.final = true;

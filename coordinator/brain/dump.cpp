@@ -43,8 +43,8 @@ std::string dump_job(const Job& job) {
         job.best_step, job.full_spec().ShortDebugString());
     for (const Attempt& attempt : job.attempts) text += dump_attempt(attempt);
     for (const Checkpoint& one : job.checkpoints) {
-        text += fmt::format("  checkpoint {} at={} bytes={} damaged={} {}\n", one.point.ShortDebugString(), one.unix_ms,
-                            one.bytes, one.damaged, one.note);
+        text += fmt::format("  checkpoint {} at={} bytes={} damaged={} metric={} pinned={} verified={} {}\n", one.point.ShortDebugString(), one.unix_ms,
+                            one.bytes, one.damaged, one.metric ? fmt::format("{}", *one.metric) : "-", one.pinned, one.verified, one.note);
     }
     for (const std::string& fault : job.faults) text += fmt::format("  fault {}\n", fault);
     for (const auto& [node, times] : job.blamed) text += fmt::format("  blamed {} {}\n", node, times);

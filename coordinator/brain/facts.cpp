@@ -67,16 +67,6 @@ std::optional<proto::RestorePoint> Job::restore_point() const {
     return newest->point;
 }
 
-std::vector<proto::RestorePoint> Job::good_checkpoints(std::size_t most) const {
-    std::vector<proto::RestorePoint> good;
-    for (const Checkpoint& one : checkpoints) {
-        if (!one.damaged) good.push_back(one.point);
-    }
-    std::stable_sort(good.begin(), good.end(), [](const auto& a, const auto& b) { return a.step() > b.step(); });
-    if (good.size() > most) good.resize(most);
-    return good;
-}
-
 std::optional<std::int64_t> Job::time_left_ms(std::int64_t now_ms) const {
     const std::uint64_t limit_s = granted_limit_s != 0 ? granted_limit_s : spec.time_limit_s();
     if (limit_s == 0) return std::nullopt;
@@ -465,6 +455,18 @@ void Facts::apply_committed(const proto::CheckpointCommitted& body, std::int64_t
     one.point.set_manifest_sha256(body.manifest_sha256());
     one.unix_ms = unix_ms;
     one.bytes = body.bytes();
+    if (body.has_metric()) one.metric = body.metric();
+    for (Checkpoint& known : job->checkpoints) known.pinned = false;
+    for (const proto::CheckpointMark& mark : body.marks()) {
+        for (Checkpoint& known : job->checkpoints) {
+            if (known.point.step() != mark.step() || known.point.attempt() != mark.attempt()) continue;
+            known.pinned = mark.pinned();
+            known.verified |= mark.verified();
+        }
+    }
+    std::erase_if(job->checkpoints, [&](const Checkpoint& known) {
+        return std::any_of(body.gone().begin(), body.gone().end(), [&](const auto& gone) { return gone.step() == known.point.step() && gone.attempt() == known.point.attempt(); });
+    });
     job->checkpoints.push_back(std::move(one));
     if (job->snapshot && job->snapshot->step() <= body.step()) job->snapshot.reset();
     if (body.keep() == 0) return;

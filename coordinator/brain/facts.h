@@ -83,6 +83,9 @@ struct Checkpoint {
     std::uint64_t bytes = 0;
     bool damaged = false;
     std::string note;
+    std::optional<double> metric;
+    bool pinned = false;
+    bool verified = false;
 };
 
 // Higher priority first, then age: ids rise with age and survive a requeue.
@@ -159,8 +162,8 @@ struct Job {
     const Checkpoint* newest_good() const;
     // What the next attempt starts from; nothing: afresh.
     std::optional<proto::RestorePoint> restore_point() const;
-    // The newest `most` good ones, newest first.
-    std::vector<proto::RestorePoint> good_checkpoints(std::size_t most) const;
+    // Some were committed, and each was found damaged, and nothing is in memory: it must not start afresh in silence.
+    bool has_lost_its_checkpoints() const { return !checkpoints.empty() && !restore_point(); }
     // Whether the attempt got further than every one before it. `last` is what its ranks last said.
     bool made_progress(const Attempt& of, const proto::Progress& last, std::int64_t ended_ms) const;
 };

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "coordinator/brain/core.h"
+#include "coordinator/brain/retention.h"
 
 namespace gangline::coordinator {
 
@@ -57,6 +58,13 @@ void Brain::State::order_prepare(Job& job, std::size_t part) {
     proto::Variable& failures = *prepare.mutable_spec()->add_environment();
     failures.set_name("GANGLINE_MTBF_S");
     failures.set_value(std::to_string(static_cast<std::uint64_t>(mean_between_failures_s(job.attempt().parts.size()))));
+    const RetentionRule rule = rule_of(job.spec, options.keep_checkpoints);
+    for (const auto& [name, value] : {std::pair{"GANGLINE_KEEP_LAST", std::to_string(rule.last)}, {"GANGLINE_KEEP_EVERY", std::to_string(rule.every)},
+                                      {"GANGLINE_KEEP_BEST", std::to_string(rule.best)}, {"GANGLINE_BEST_IS", std::string(rule.higher_is_better ? "higher" : "lower")}}) {
+        proto::Variable& variable = *prepare.mutable_spec()->add_environment();
+        variable.set_name(name);
+        variable.set_value(value);
+    }
     for (const Part& one : job.attempt().parts) *prepare.add_gang() = one.place;
     prepare.set_node_index(static_cast<std::uint32_t>(part));
     prepare.set_checkpoint_folder(checkpoint_folder(job));
@@ -229,7 +237,10 @@ void Brain::State::absorb_gone(Job& job) {
 void Brain::State::settle(Job& job) {
     if (job.attempts.empty() || !(is_live(job.state) || is_ending(job.state)) || !job.attempt().all_gone()) return;
     timers.clear({Wait::Stop, job.id, {}});
-    if (job.state == proto::RECOVERING && job.attempt().end.kind() == proto::PREEMPTION) {
+    if (job.state == proto::RECOVERING && job.has_lost_its_checkpoints()) {
+        end_job(job, fmt::format("{}; each of its checkpoints was found damaged, and the job is not started afresh: submit it again to do that", job.attempt().end.cause()),
+                proto::FAILED, Duration{0});
+    } else if (job.state == proto::RECOVERING && job.attempt().end.kind() == proto::PREEMPTION) {
         proto::Record requeued;
         requeued.mutable_job_requeued()->set_job(job.id);
         requeued.mutable_job_requeued()->set_reason(fmt::format("back in the queue with its age: {}", job.reason));

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "coordinator/brain/core.h"
+#include "coordinator/brain/retention.h"
 
 namespace gangline::coordinator {
 namespace {
@@ -21,6 +22,15 @@ std::string what_is_wrong_with_array(const proto::JobSpec& spec) {
     if (spec.array_tasks().empty()) return spec.has_array() && spec.array().count() != 0 ? "--array: it has no task" : "";
     if (spec.array_tasks_size() > kMostTasks) return fmt::format("--array: {} tasks; at most {} are taken", spec.array_tasks_size(), kMostTasks);
     if (!std::is_sorted(spec.array_tasks().begin(), spec.array_tasks().end(), std::less_equal<>())) return "--array: its tasks rise, and none comes twice";
+    return {};
+}
+
+std::string what_is_wrong_with_retention(const proto::Retention& retention) {
+    if (retention.last() == 1 || retention.last() > kMostKept) {
+        return fmt::format("--keep-last {}: {} to {} are accepted; two at least, since the newest may turn out damaged", retention.last(), kLeastLast, kMostKept);
+    }
+    if (retention.every() > kMostEvery) return fmt::format("--keep-every {}: 0 to {} steps are accepted", retention.every(), kMostEvery);
+    if (retention.best() > kMostKept) return fmt::format("--keep-best {}: 0 to {} are accepted", retention.best(), kMostKept);
     return {};
 }
 
@@ -72,6 +82,7 @@ std::string what_is_wrong(const proto::JobSpec& spec) {
     if (!spec.checkpoint_folder().empty() && !is_absolute(spec.checkpoint_folder())) {
         return fmt::format("--checkpoint-dir '{}': give an absolute folder", spec.checkpoint_folder());
     }
+    if (const std::string wrong = what_is_wrong_with_retention(spec.retention()); !wrong.empty()) return wrong;
     if (spec.ByteSizeLong() > kMostSpecBytes) {
         return fmt::format("the job is {} bytes with its environment and script; at most {} are taken", spec.ByteSizeLong(),
                            kMostSpecBytes);

@@ -45,8 +45,8 @@ void World::check_record(const proto::Record& record) {
         if (body.id().attempt() != newest + 1) violated("attempts do not count up by one");
         newest = body.id().attempt();
         std::uint64_t best = 0;
-        for (const auto& [step, good] : committed_[body.id().job()]) {
-            if (good) best = std::max(best, step);
+        for (const auto& [step, one] : committed_[body.id().job()]) {
+            if (one.good) best = std::max(best, step);
         }
         const auto& whole = snapshots_[body.id().job()][body.restore().step()];
         if (body.restore().in_memory()) {
@@ -58,9 +58,22 @@ void World::check_record(const proto::Record& record) {
     } else if (record.has_checkpoint_committed()) {
         const auto& body = record.checkpoint_committed();
         if (body.id().attempt() != newest_attempt_[body.id().job()]) violated("a fenced attempt has committed");
-        committed_[body.id().job()][body.step()] = true;
+        auto& known = committed_[body.id().job()];
+        known[body.step()] = {body.written_by() != 0 ? body.written_by() : body.id().attempt(), true};
+        std::set<std::uint64_t> newest_good;
+        for (const auto& [step, one] : known) {
+            if (one.good) newest_good.insert(step);
+            if (newest_good.size() > 2) newest_good.erase(newest_good.begin());
+        }
+        for (const auto& gone : body.gone()) {
+            if (known.erase(gone.step()) == 0) violated("a checkpoint that nobody has is let go");
+            if (newest_good.count(gone.step()) != 0) violated(fmt::format("step {} is let go, one of the two newest good ones", gone.step()));
+            for (const auto& mark : body.marks()) {
+                if (mark.step() == gone.step() && mark.pinned()) violated(fmt::format("step {} is let go, which is pinned", gone.step()));
+            }
+        }
     } else if (record.has_checkpoint_found_damaged() && !record.checkpoint_found_damaged().checkpoint().in_memory()) {
-        committed_[record.checkpoint_found_damaged().id().job()][record.checkpoint_found_damaged().checkpoint().step()] = false;
+        committed_[record.checkpoint_found_damaged().id().job()][record.checkpoint_found_damaged().checkpoint().step()].good = false;
     } else if (record.has_attempt_ending()) {
         const auto& body = record.attempt_ending();
         ++reached_[proto::FaultKind_Name(body.kind())];

@@ -313,6 +313,37 @@ TEST(Fault, WhenNoCheckpointIsGoodTheJobFailsAndNeverStartsAfresh) {
     EXPECT_THAT(world.view(job).reason(), HasSubstr("no other checkpoint is left"));
 }
 
+TEST(Fault, ADamagedCheckpointAtRestStopsNothingAndIsNotUsed) {
+    World world(two_nodes());
+    const std::uint64_t job = world.submit(training(4, 2));
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).checkpoints_size() == 1; }));
+    world.options().checkpoint_rots = 1;
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).checkpoints_size() == 2; }));
+    world.options().checkpoint_rots = 0;
+    world.options().found_at_rest = 1;
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).checkpoints_size() == 3 && world.view(job).checkpoints(1).damaged(); }));
+    EXPECT_EQ(world.view(job).attempt(), 1u);  // trains on
+    EXPECT_EQ(world.view(job).checkpoints(1).needed_by(), "");
+    EXPECT_THAT(world.view(job).checkpoints(1).note(), HasSubstr("at rest"));
+    EXPECT_THAT(world.view(job).faults(0), HasSubstr("step 40 (attempt 1) is damaged"));
+    expect_ended(world, job, proto::COMPLETED);
+    EXPECT_EQ(world.view(job).attempt(), 1u);
+}
+
+TEST(Fault, WhenEveryCheckpointWasFoundDamagedAtRestTheNextFailureIsTheJobsEnd) {
+    WorldOptions options = two_nodes();
+    options.checkpoint_rots = 1;
+    options.found_at_rest = 1;
+    World world(options);
+    const std::uint64_t job = world.submit(training(4, 2));
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).checkpoints_size() == 1 && world.view(job).checkpoints(0).damaged(); }));
+    EXPECT_EQ(world.view(job).state(), proto::RUNNING);
+    world.kill_rank(job, 0, SIGKILL);
+    expect_ended(world, job, proto::FAILED);
+    EXPECT_THAT(world.view(job).reason(), HasSubstr("each of its checkpoints was found damaged"));
+    EXPECT_THAT(world.view(job).reason(), HasSubstr("SIGKILL"));
+}
+
 TEST(Fault, AUsersErrorEndsTheJobWithOneCause) {
     World world(two_nodes());
     const std::uint64_t job = world.submit(command(4, {"train", "steps=100", "step_ms=10", "fail_rank=2", "fail_step=30", "fail_code=3"}));

@@ -75,6 +75,7 @@ class Story {
         options.check_replay_every = 1 + random_.below(40);
         options.coordinator_dies = random_.chance(0.5) ? 0.004 : 0;
         options.checkpoint_rots = random_.chance(0.3) ? 0.1 : 0;
+        options.found_at_rest = options.checkpoint_rots == 0 ? 0 : 0.2;
         options.echo = random_.chance(0.5) ? 0.7 : 0;
         options.most_delay = random_.chance(0.5) ? milliseconds(1) : milliseconds(20);
         options.repeats = random_.chance(0.4) ? 0.02 : 0;
@@ -109,6 +110,10 @@ class Story {
         }
         proto::JobSpec spec = command(ranks, argv);
         spec.set_priority(static_cast<std::int32_t>(random_.below(3)));
+        Random own(world_.promised().size() * 31 + ranks);  // other draws stay as they are
+        spec.mutable_retention()->set_last(std::array{0u, 2u, 5u}[own.below(3)]);
+        spec.mutable_retention()->set_every(own.chance(0.3) ? 20 : 0);
+        spec.mutable_retention()->set_best(static_cast<std::uint32_t>(own.below(3)));
         if (random_.chance(0.5)) spec.set_time_limit_s(3600 + random_.below(7200));
         if (random_.chance(0.15) && some_job() != 0) spec.set_dependency(fmt::format("afterany:{}", some_job()));
         if (random_.chance(0.1)) spec.set_within("rack");

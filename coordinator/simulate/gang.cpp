@@ -127,7 +127,47 @@ void World::commit(AttemptOf attempt, std::uint64_t step, std::uint32_t written_
         message.mutable_commit()->set_manifest_sha256(fmt::format("sha-{}-{}", attempt.second, step));
         message.mutable_commit()->set_bytes(1000);
         message.mutable_commit()->set_written_by(written_by);
+        add_marks(attempt.first, *message.mutable_commit());
         to_coordinator(node->name, std::move(message), !node->agent_up);
+        if (options_.found_at_rest > 0) {
+            after(random_.between(milliseconds(5), milliseconds(200)), [this, name = node->name, attempt] { find_at_rest(name, attempt); });
+        }
+    }
+}
+
+// Metric, pins and proofs follow from the step alone, so that other draws stay as they are.
+void World::add_marks(std::uint64_t job, proto::CommitRequest& commit) const {
+    Random own(commit.step() * 7919 + job);
+    if (own.chance(0.5)) commit.set_metric(static_cast<double>(own.below(1000)));
+    const auto known = committed_.find(job);
+    if (known == committed_.end()) return;
+    for (const auto& [step, one] : known->second) {
+        if (!own.chance(0.2)) continue;
+        proto::CheckpointMark& mark = *commit.add_marks();
+        mark.set_step(step);
+        mark.set_attempt(one.attempt);
+        mark.set_pinned(own.chance(0.3));
+        mark.set_verified(own.chance(0.5));
+    }
+}
+
+// Rank 0 reads old checkpoints back while it trains.
+void World::find_at_rest(const std::string& name, AttemptOf attempt) {
+    const SimNode& node = nodes_.at(name);
+    if (!node.up || node.shepherds.count(attempt) == 0) return;
+    for (const auto& [job, step] : rotten_) {
+        if (job != attempt.first || !random_.chance(options_.found_at_rest)) continue;
+        const auto known = committed_[job].find(step);
+        if (known == committed_[job].end() || !known->second.good) continue;
+        proto::NodeMessage message;
+        proto::CheckpointDamaged& damaged = *message.mutable_damaged();
+        damaged.mutable_id()->set_job(job);
+        damaged.mutable_id()->set_attempt(attempt.second);
+        damaged.mutable_checkpoint()->set_step(step);
+        damaged.mutable_checkpoint()->set_attempt(known->second.attempt);
+        damaged.set_what("checksum differs at rest");
+        damaged.set_at_rest(true);
+        to_coordinator(node.name, std::move(message), !node.agent_up);
     }
 }
 

@@ -50,6 +50,7 @@ struct WorldOptions {
     double coordinator_dies = 0;       // at each action
     double checkpoint_rots = 0;        // at each commit
     double snapshot_is_lost = 0;       // at each start from one
+    double found_at_rest = 0;          // of each rotten one, at each commit
     double echo = 0;                   // a rank whose peer has died exits with code 1
     Duration most_delay = milliseconds(2);
     double repeats = 0;                // each message comes again, up to 300 ms later, past others
@@ -185,6 +186,8 @@ class World {
     void join(const std::string& node, AttemptOf attempt, const proto::Launch& launch);
     void tick(AttemptOf attempt);
     void commit(AttemptOf attempt, std::uint64_t step, std::uint32_t written_by = 0);
+    void add_marks(std::uint64_t job, proto::CommitRequest& commit) const;
+    void find_at_rest(const std::string& name, AttemptOf attempt);
     void exit_rank(const std::string& node, AttemptOf attempt, std::uint32_t rank, std::int32_t code, std::int32_t signal);
     void echo(AttemptOf attempt);
     void finish_part(const std::string& node, AttemptOf attempt);
@@ -234,7 +237,8 @@ class World {
     std::set<std::uint64_t> ended_jobs_;
     std::set<std::uint64_t> evicted_for_;
     std::map<AttemptOf, std::uint64_t> ranks_exited_well_;
-    std::map<std::uint64_t, std::map<std::uint64_t, bool>> committed_;   // job -> step -> good
+    struct SimCheckpoint { std::uint32_t attempt = 0; bool good = false; };
+    std::map<std::uint64_t, std::map<std::uint64_t, SimCheckpoint>> committed_;   // job -> step, those that are known
     std::map<std::uint64_t, std::map<std::uint64_t, std::set<std::uint32_t>>> snapshots_;  // job -> step -> ranks that had it whole
 };
 

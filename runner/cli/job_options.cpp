@@ -41,7 +41,8 @@ void add_variable(std::vector<Given>& given, const OptionInfo& option, const std
 
 // Set by the runner inside a job: they describe that job, not the next one.
 const std::set<std::string>& variables_of_a_job() {
-    static const std::set<std::string> names = {"GANGLINE_JOB_NAME", "GANGLINE_CHECKPOINT_DIR"};
+    static const std::set<std::string> names = {"GANGLINE_JOB_NAME", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_KEEP_LAST", "GANGLINE_KEEP_EVERY", "GANGLINE_KEEP_BEST",
+                                                "GANGLINE_BEST_IS"};
     return names;
 }
 
@@ -50,8 +51,9 @@ bool is_no_option_but_known(const std::string& variable) {
     static const std::set<std::string> names = {
         "GANGLINE_COORDINATOR", "GANGLINE_COORDINATOR_KEY", "GANGLINE_KEY", "GANGLINE_CONF", "GANGLINE_STATE", "GANGLINE_LOG",
         "GANGLINE_TIMING", "GANGLINE_MARK", "GANGLINE_JOB_ID", "GANGLINE_JOB_NAME", "GANGLINE_ATTEMPT", "GANGLINE_RESTART_COUNT",
-        "GANGLINE_NODE", "GANGLINE_ARRAY_TASK", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
-        "GANGLINE_CHECKPOINT_RECYCLE", "GANGLINE_RESEED", "GANGLINE_BIN", "GANGLINE_PROGRAMS", "GANGLINE_SOAK", "GANGLINE_E2E"};
+        "GANGLINE_NODE", "GANGLINE_ARRAY_TASK", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_CHECKPOINT_RECYCLE", "GANGLINE_CHECKPOINT_VIEW",
+        "GANGLINE_CHECKPOINT_SCRUB", "GANGLINE_CHECKPOINT_WRITE_MIB_S", "GANGLINE_MTBF_S", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
+        "GANGLINE_RESEED", "GANGLINE_BIN", "GANGLINE_PROGRAMS", "GANGLINE_SOAK", "GANGLINE_E2E"};
     return names.contains(variable) || variable.starts_with("GANGLINE_RESTORE_");
 }
 

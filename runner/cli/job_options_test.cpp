@@ -41,7 +41,8 @@ TEST(JobOptions, VariablesThatMeanNothingAreNamedInOneLine) {
     EXPECT_EQ(unknown_variables({{"GANGLINE_TIEM", "5"}, {"GANGLINE_XYZZY", "1"}, {"PATH", "/bin"}}),
               "no option of gangline, without effect: GANGLINE_TIEM (did you mean GANGLINE_TIME?), GANGLINE_XYZZY");
     EXPECT_EQ(unknown_variables({{"GANGLINE_TIME", "5"}, {"GANGLINE_RANKS", "2"}, {"GANGLINE_PARTITION", "x"},
-                                 {"GANGLINE_STATE", "/s"}, {"GANGLINE_JOB_ID", "7"}, {"GANGLINE_RESTORE_STEP", "3"}, {"GANGLINE_RESEED", "rng"}}),
+                                 {"GANGLINE_STATE", "/s"}, {"GANGLINE_JOB_ID", "7"}, {"GANGLINE_RESTORE_STEP", "3"}, {"GANGLINE_CHECKPOINT_RECYCLE", "0"},
+                                 {"GANGLINE_KEEP_LAST", "4"}, {"GANGLINE_RESEED", "rng"}}),
               "");
 }
 
@@ -59,6 +60,7 @@ TEST(JobOptions, TheEnvironmentSpeaksByOurNamesAndBySbatchs) {
     EXPECT_EQ(options.text("partition"), "gpu");
     EXPECT_FALSE(options.has("hold"));
     EXPECT_TRUE(options.has("exclusive"));
+    EXPECT_EQ(merge_job_options({job_options_of_environment({{"GANGLINE_KEEP_BEST", "2"}})}).text("keep-best"), "2");
     EXPECT_EQ(options.find("time")->where, "in GANGLINE_TIME");
 }
 
@@ -66,10 +68,12 @@ TEST(JobOptions, InsideAJobItsOwnNameAndCheckpointsAreNotOptions) {
     const Environment inside = {{"GANGLINE_MARK", "c/n0/1.1"},
                                 {"GANGLINE_JOB_NAME", "outer"},
                                 {"GANGLINE_CHECKPOINT_DIR", "/x"},
+                                {"GANGLINE_KEEP_LAST", "9"},
                                 {"GANGLINE_TIME", "5"}};
     const JobOptions options = merge_job_options({job_options_of_environment(inside)});
     EXPECT_FALSE(options.has("job-name"));
     EXPECT_FALSE(options.has("checkpoint-dir"));
+    EXPECT_FALSE(options.has("keep-last"));
     EXPECT_TRUE(options.has("time"));
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/retention.h"
 #include "base/text.h"
 #include "runner/cli/job_values.h"
 
@@ -25,7 +26,7 @@ class Builder {
     Result<BuiltSpec> build() {
         take_unsupported();
         for (const auto step : {&Builder::take_program, &Builder::take_size, &Builder::take_cards,
-                                &Builder::take_limits, &Builder::take_files, &Builder::take_place,
+                                &Builder::take_limits, &Builder::take_files, &Builder::take_retention, &Builder::take_place,
                                 &Builder::take_order, &Builder::take_array, &Builder::take_environment}) {
             if (const auto done = (this->*step)(); !done) return done.error();
         }
@@ -358,6 +359,29 @@ class Builder {
             }
             spec().set_append_output(given->value == "append");
         }
+        return {};
+    }
+
+    Result<void> take_retention() {
+        proto::Retention asked;
+        if (const Given* const given = options_.find("keep-last"); given != nullptr) {
+            const auto last = whole_number(*given, kLeastLast, kMostKept);
+            if (!last) return Error{Code::InvalidArgument, last.error().message + "; two at least stay, since the newest may turn out damaged"};
+            asked.set_last(static_cast<std::uint32_t>(*last));
+        }
+        std::int64_t every = 0, best = 0;
+        for (const auto& done : {number("keep-every", 0, static_cast<std::int64_t>(kMostEvery), every), number("keep-best", 0, kMostKept, best)}) {
+            if (!done) return done.error();
+        }
+        asked.set_every(static_cast<std::uint64_t>(every));
+        asked.set_best(static_cast<std::uint32_t>(best));
+        if (const Given* const given = options_.find("best-is"); given != nullptr) {
+            if (given->value != "lower" && given->value != "higher") {
+                return Error{Code::InvalidArgument, fmt::format("{}: '{}' is neither lower nor higher", shown(*given), given->value)};
+            }
+            asked.set_higher_is_better(given->value == "higher");
+        }
+        if (asked.ByteSizeLong() != 0) *spec().mutable_retention() = asked;
         return {};
     }
 

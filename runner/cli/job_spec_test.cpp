@@ -330,5 +330,20 @@ TEST(LocalCluster, GivesItsClusterFileToTheCoordinatorAlsoWhenItIsStartedAgain) 
     EXPECT_TRUE(remove_tree(plan.folder).ok());
 }
 
+TEST(JobSpec, SaysWhichCheckpointsStay) {
+    EXPECT_FALSE(spec_of({}).has_retention());
+    const proto::JobSpec spec = spec_of({"--keep-last=5", "--keep-every", "1000", "--keep-best=2", "--best-is=higher"});
+    EXPECT_EQ(spec.retention().last(), 5U);
+    EXPECT_EQ(spec.retention().every(), 1000U);
+    EXPECT_EQ(spec.retention().best(), 2U);
+    EXPECT_TRUE(spec.retention().higher_is_better());
+    for (const char* few : {"--keep-last=0", "--keep-last=1"}) {
+        EXPECT_THAT(refusal({few}), HasSubstr("2"));
+        EXPECT_THAT(refusal({few}), HasSubstr("the newest may turn out damaged"));
+    }
+    EXPECT_THAT(refusal({"--keep-best=-1"}), HasSubstr("--keep-best"));
+    EXPECT_THAT(refusal({"--best-is=best"}), HasSubstr("neither lower nor higher"));
+}
+
 }  // namespace
 }  // namespace gangline::runner

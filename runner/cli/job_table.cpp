@@ -72,6 +72,10 @@ OptionTable supported() {
         yes("progress-timeout", 0, kValue, "SECONDS", "restart a gang whose steps stand still for so long (default: 30)"),
         yes("grace", 0, kValue, "SECONDS", "from SIGTERM to SIGKILL (default: 5)"),
         yes("checkpoint-dir", 0, kValue, "FOLDER", "where the job's checkpoints are"),
+        yes("keep-last", 0, kValue, "K", "the newest K checkpoints stay; 2 at least (default: 3)"),
+        yes("keep-every", 0, kValue, "STEPS", "each checkpoint whose step is a multiple of STEPS stays for ever; 0: none (default)"),
+        yes("keep-best", 0, kValue, "N", "the N checkpoints with the best metric stay (default: 0)"),
+        yes("best-is", 0, kValue, "lower|higher", "which metric is better (default: lower)"),
         yes("json", 0, kNo, "", "answer in JSON"),
     };
 }

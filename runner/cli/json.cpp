@@ -31,9 +31,7 @@ ordered_json single(const Message& message, const Reflection& reflection, const 
         case FieldDescriptor::CPPTYPE_BOOL: return reflection.GetBool(message, &field);
         case FieldDescriptor::CPPTYPE_ENUM: return reflection.GetEnum(message, &field)->name();
         case FieldDescriptor::CPPTYPE_STRING: return text_or_hex(field, reflection.GetString(message, &field));
-        case FieldDescriptor::CPPTYPE_MESSAGE:
-            return reflection.HasField(message, &field) ? to_json(reflection.GetMessage(message, &field))
-                                                        : ordered_json(nullptr);
+        case FieldDescriptor::CPPTYPE_MESSAGE: return to_json(reflection.GetMessage(message, &field));
     }
     return nullptr;
 }
@@ -68,7 +66,8 @@ ordered_json to_json(const Message& message) {
     for (int i = 0; i < descriptor.field_count(); ++i) {
         const FieldDescriptor& field = *descriptor.field(i);
         if (!field.is_repeated()) {
-            object[field.name()] = single(message, reflection, field);
+            const bool is_absent = field.has_presence() && !reflection.HasField(message, &field);
+            object[field.name()] = is_absent ? ordered_json(nullptr) : single(message, reflection, field);
             continue;
         }
         ordered_json array = ordered_json::array();

@@ -157,11 +157,12 @@ void add_ranks(std::string& text, const proto::JobView& job, const Terminal& ter
 
 void add_checkpoints(std::string& text, const proto::JobView& job, const Terminal& terminal, std::int64_t now_ms) {
     if (job.checkpoints_size() == 0) return;
-    Table table({{"STEP", Align::Right, 0}, {"ATTEMPT", Align::Right, 0}, {"AGE", Align::Right, 0},
-                 {"SIZE", Align::Right, 0}, {"NOTE", Align::Left, 10}});
+    Table table({{"STEP", Align::Right, 0}, {"ATTEMPT", Align::Right, 0}, {"AGE", Align::Right, 0}, {"SIZE", Align::Right, 0},
+                 {"METRIC", Align::Right, 0, Column::Shown::WhereFilled}, {"NEEDED BY", Align::Left, 9}, {"NOTE", Align::Left, 10, Column::Shown::WhereFilled}});
     for (const proto::CheckpointView& checkpoint : job.checkpoints()) {
         table.add({std::to_string(checkpoint.step()), std::to_string(checkpoint.attempt()),
                    span_between(checkpoint.unix_ms(), now_ms), human_bytes(static_cast<double>(checkpoint.bytes())),
+                   checkpoint.has_metric() ? fmt::format("{:.6g}", checkpoint.metric()) : "-", checkpoint.needed_by().empty() ? "-" : checkpoint.needed_by(),
                    Cell(checkpoint.damaged() ? "damaged: " + checkpoint.note() : checkpoint.note(),
                         checkpoint.damaged() ? Tone::Bad : Tone::Plain)});
     }

@@ -76,6 +76,10 @@ TEST(Json, HasEveryFieldByItsNameWithNumbersAndHex) {
     EXPECT_TRUE(json["progress"].is_null());
     EXPECT_EQ(json["attempts"][0]["restored"]["manifest_sha256"], "00ff");
     EXPECT_EQ(json["eta_s"], 0.0);
+    job.add_checkpoints()->set_metric(0.5);
+    job.add_checkpoints();
+    EXPECT_EQ(to_json(job)["checkpoints"][0]["metric"], 0.5);
+    EXPECT_TRUE(to_json(job)["checkpoints"][1]["metric"].is_null());
 }
 
 TEST(Json, DocumentsCarryTheSchemaFirstAndErrorsToo) {
@@ -308,6 +312,24 @@ TEST(Views, TheOutputIsShownAsTheFileThatItIs) {
     job.mutable_spec()->set_script("#!/bin/sh\n");      // it writes from one node
     for (const char* const node : {"n4", "n5"}) job.mutable_attempts(1)->add_gang()->set_node(node);
     EXPECT_THAT(job_text(job, {}, 5000), HasSubstr("/home/alice/train-7-n4-0.out\n"));
+}
+
+TEST(Views, AJobSaysWhoNeedsEachCheckpoint) {
+    proto::JobView job = running_job();
+    proto::CheckpointView& old = *job.add_checkpoints();
+    old.set_step(100);
+    old.set_metric(0.25);
+    old.set_needed_by("best, pinned");
+    proto::CheckpointView& bad = *job.add_checkpoints();
+    bad.set_step(200);
+    bad.set_damaged(true);
+    bad.set_note("checksum differs");
+    const std::string text = job_text(job, {}, 62'000);
+    EXPECT_THAT(text, HasSubstr("METRIC"));
+    EXPECT_THAT(text, HasSubstr("0.25  best, pinned"));
+    EXPECT_THAT(text, HasSubstr("damaged: checksum differs"));
+    job.mutable_checkpoints(0)->clear_metric();
+    EXPECT_THAT(job_text(job, {}, 62'000), Not(HasSubstr("METRIC")));
 }
 
 }  // namespace

@@ -248,6 +248,7 @@ void Shepherd::report_now() {
     changed_ = false;
     if (!prepare_) return;
     if (damaged_) tell_coordinator(*damaged_);  // before what came of it; one of them arrives
+    for (const proto::FromShepherd& one : damaged_at_rest_) tell_coordinator(one);
     proto::FromShepherd message;
     *message.mutable_report() = make_report();
     agent_->send(message);

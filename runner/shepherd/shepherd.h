@@ -183,6 +183,7 @@ class Shepherd {
     std::map<pid_t, std::pair<std::uint32_t, std::uint32_t>> processes_;  // living ranks: step, rank
     std::vector<proto::RankReport> past_ranks_;                          // of finished steps
     std::optional<proto::FromShepherd> damaged_;                         // a checkpoint that a rank could not read
+    std::vector<proto::FromShepherd> damaged_at_rest_;                   // checkpoints that lie there damaged
     std::map<std::pair<std::uint32_t, std::uint64_t>, proto::CommitRequest> commits_;  // unanswered, by step of the job and of the training
     std::vector<std::pair<std::uint32_t, std::uint32_t>> keeper_askers_; // step id, rank
     std::vector<proto::WorkerRelay> early_relays_;                       // for ranks that are not started here yet

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/commit_letter.h"
 #include "base/log.h"
 #include "runner/shepherd/shepherd.h"
 
@@ -15,25 +16,12 @@ namespace {
 constexpr std::size_t kMostFaults = 16;
 constexpr std::size_t kMostFaultText = 1024;
 constexpr std::size_t kMostEarlyRelays = 4096;
-constexpr std::size_t kSha256Bytes = 32;
+constexpr std::size_t kMostDamagedAtRest = 64;
 
-template <class T>
-void append(std::string& bytes, T value) {
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-// The payload of CommitResult, see base/worker_protocol.h.
 std::string commit_result(const proto::CommitReply& reply) {
-    std::string payload;
-    append(payload, static_cast<std::uint8_t>(reply.accepted() ? 1 : 0));
-    append(payload, static_cast<std::uint32_t>(reply.keep_size()));
-    for (const proto::RestorePoint& point : reply.keep()) {
-        append(payload, static_cast<std::uint64_t>(point.step()));
-        append(payload, static_cast<std::uint32_t>(point.attempt()));
-    }
-    payload += reply.reason();
-    if (payload.size() > kMostWorkerPayload) payload.resize(kMostWorkerPayload);
-    return payload;
+    CommitAnswer answer{reply.accepted(), {}, reply.keep_every(), reply.reason()};
+    for (const proto::RestorePoint& point : reply.keep()) answer.keep.push_back({point.step(), point.attempt()});
+    return encode(answer);
 }
 
 }  // namespace
@@ -186,14 +174,18 @@ void Shepherd::on_worker_frame(std::uint32_t step_id, const WorkerFrame& frame) 
             }
             return;
         case WorkerKind::Commit: return on_commit(step_id, frame);
-        case WorkerKind::Damaged: {
+        case WorkerKind::Damaged:
+        case WorkerKind::DamagedAtRest: {
+            const bool at_rest = static_cast<WorkerKind>(header.kind) == WorkerKind::DamagedAtRest;
             proto::CheckpointDamaged& damaged = *message.mutable_damaged();
             *damaged.mutable_id() = id_;
             damaged.mutable_checkpoint()->set_step(header.step);
             damaged.mutable_checkpoint()->set_attempt(header.attempt);
             damaged.set_what(printable(frame.payload.substr(0, kMostFaultText)));
             damaged.set_rank(header.rank);
-            damaged_ = message;  // told again with each report: this one may be lost
+            damaged.set_at_rest(at_rest);
+            if (!at_rest) damaged_ = message;  // told again with each report: this one may be lost
+            if (at_rest && damaged_at_rest_.size() < kMostDamagedAtRest) damaged_at_rest_.push_back(message);
             return tell_coordinator(message);
         }
         case WorkerKind::Fault: {
@@ -238,18 +230,26 @@ void Shepherd::on_keeper(const proto::ToShepherd::KeeperIs& keeper) {
 }
 
 void Shepherd::on_commit(std::uint32_t step_id, const WorkerFrame& frame) {
-    if (frame.header.rank != 0 || frame.payload.size() != kSha256Bytes + sizeof(std::uint64_t)) {
+    const auto letter = decode_commit(frame.payload);
+    if (frame.header.rank != 0 || !letter) {
         log_warn("commit_refused rank={} bytes={}", frame.header.rank, frame.payload.size());
         return;
     }
-    std::uint64_t bytes = 0;
-    std::memcpy(&bytes, frame.payload.data() + kSha256Bytes, sizeof bytes);
     proto::CommitRequest& commit = commits_[{step_id, frame.header.step}];
+    commit.Clear();
     *commit.mutable_id() = id_;
     commit.set_step(frame.header.step);
-    commit.set_manifest_sha256(frame.payload.substr(0, kSha256Bytes));
-    commit.set_bytes(bytes);
+    commit.set_manifest_sha256(letter->manifest_sha256);
+    commit.set_bytes(letter->bytes);
     if (frame.header.attempt != id_.attempt()) commit.set_written_by(frame.header.attempt);
+    if (letter->metric) commit.set_metric(*letter->metric);
+    for (const MarkedCheckpoint& one : letter->marks) {
+        proto::CheckpointMark& mark = *commit.add_marks();
+        mark.set_step(one.step);
+        mark.set_attempt(one.attempt);
+        mark.set_pinned(one.is_pinned);
+        mark.set_verified(one.is_verified);
+    }
     proto::FromShepherd message;
     *message.mutable_commit() = commit;
     tell_coordinator(message);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/commit_letter.h"
 #include "base/progress_page.h"
 #include "base/wire/wire.h"
 #include "base/worker_protocol.h"
@@ -90,7 +91,7 @@ TEST(ShepherdWorkers, JoinRelayCommitAndStopSoonGoTheirWays) {
     ASSERT_TRUE(zero.receive(frame));
     EXPECT_EQ(frame.header.kind, static_cast<std::uint16_t>(WorkerKind::CommitResult));
     EXPECT_EQ(frame.header.step, 30u);
-    EXPECT_EQ(frame.payload.size(), 1 + 4 + 12 + 4u);
+    EXPECT_EQ(frame.payload.size(), 1 + 4 + 12 + 8 + 4u);
     EXPECT_TRUE(frame.payload.ends_with("fine"));
 
     shepherd.send_stop(300);
@@ -118,6 +119,36 @@ TEST(ShepherdWorkers, ACommitWithoutAnAnswerIsAskedAgainOfTheNextAgent) {
     shepherd.send(identity);
     ASSERT_TRUE(shepherd.wait([&] { return shepherd.news.size() >= 2; }));
     EXPECT_EQ(shepherd.news[1].commit().step(), 9u);
+}
+
+TEST(ShepherdWorkers, ACommitsMarksAndWhatIsDamagedAtRestReachTheCoordinator) {
+    TestShepherd shepherd;
+    shepherd.shell(1, kWaitForEver);
+    shepherd.launch();
+    ASSERT_TRUE(shepherd.wait_output("ready"));
+    RawWorker zero(shepherd, 0);
+    zero.send(WorkerKind::Join, 0);
+    zero.send(WorkerKind::Commit, 0, encode(CommitLetter{std::string(32, 'd'), 5, 0.5, {{10, 1, true, false}}}), 20);
+    ASSERT_TRUE(shepherd.wait([&] { return !shepherd.news.empty(); }));
+    const proto::CommitRequest commit = shepherd.news[0].commit();
+    EXPECT_EQ(commit.metric(), 0.5);
+    ASSERT_EQ(commit.marks_size(), 1);
+    EXPECT_EQ(commit.marks(0).step(), 10u);
+    EXPECT_TRUE(commit.marks(0).pinned() && !commit.marks(0).verified());
+    shepherd.news.clear();
+    zero.send(WorkerKind::DamagedAtRest, 0, "block 3", 10);
+    const auto is_told = [&] {
+        return std::any_of(shepherd.news.begin(), shepherd.news.end(), [](const auto& one) {
+            return one.damaged().at_rest() && one.damaged().checkpoint().step() == 10 && one.damaged().what() == "block 3";
+        });
+    };
+    ASSERT_TRUE(shepherd.wait(is_told));
+    shepherd.news.clear();
+    shepherd.connect();  // the next agent hears of it, too
+    proto::ToShepherd identity;
+    identity.mutable_identity();
+    shepherd.send(identity);
+    EXPECT_TRUE(shepherd.wait(is_told));
 }
 
 TEST(ShepherdWorkers, StrangeFramesCloseTheirConnectionAndNothingElse) {
