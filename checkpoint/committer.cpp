@@ -6,6 +6,18 @@
 
 namespace gangline::checkpoint {
 
+void GatherHistory::took(Duration time) {
+    times_.push_back(time);
+    if (times_.size() > kRemembered) times_.pop_front();
+}
+
+Duration GatherHistory::limit() const {
+    if (times_.empty()) return kFirst;
+    std::vector<Duration> sorted(times_.begin(), times_.end());
+    std::sort(sorted.begin(), sorted.end());
+    return std::clamp(4 * sorted[(sorted.size() * 99 + 99) / 100 - 1], kLeast, kMost);
+}
+
 std::vector<CommitterAction> Committer::step(const CommitterEvent& event, TimePoint now) {
     actions_.clear();
     std::visit([&](const auto& one) { on(one, now); }, event);
@@ -17,7 +29,7 @@ std::optional<TimePoint> Committer::next_deadline() const {
     std::optional<TimePoint> next;
     for (const auto& [step, save] : saves_) {
         std::optional<TimePoint> mine;
-        if (save.state == State::Gathering) mine = save.begun + options_.gather_limit;
+        if (save.state == State::Gathering) mine = save.begun + save.limit;
         if (save.state == State::Asked) mine = save.ask_next;
         if (mine && (!next || *mine < *next)) next = mine;
     }
@@ -38,6 +50,7 @@ Committer::Save* Committer::save_of(std::uint64_t step, TimePoint now) {
     if (save.parts.empty()) {
         save.parts.resize(options_.world);
         save.begun = now;
+        save.limit = gathers_.limit();
     }
     return save.state == State::Gathering ? &save : nullptr;
 }
@@ -50,7 +63,9 @@ void Committer::on(const ShardDurable& event, TimePoint now) {
     Save* save = save_of(event.step, now);
     if (save == nullptr || save->parts[event.rank]) return;  // the step has ended, or this is a repetition
     save->parts[event.rank] = event.part;
-    if (++save->durable == options_.world) save->state = State::Gathered;
+    if (++save->durable < options_.world) return;
+    save->state = State::Gathered;
+    gathers_.took(now - save->begun);
 }
 
 void Committer::on(const ShardFailed& event, TimePoint now) {
@@ -90,7 +105,7 @@ void Committer::on(const CommitReply& event, TimePoint) {
 void Committer::on(const Tick&, TimePoint now) {
     std::vector<std::uint64_t> late;
     for (auto& [step, save] : saves_) {
-        if (save.state == State::Gathering && now >= save.begun + options_.gather_limit) late.push_back(step);
+        if (save.state == State::Gathering && now >= save.begun + save.limit) late.push_back(step);
         if (save.state != State::Asked || now < save.ask_next) continue;
         save.ask_next = now + options_.ask_again;
         actions_.push_back(AskCoordinator{step, save.manifest});
@@ -103,9 +118,10 @@ void Committer::on(const Tick&, TimePoint now) {
     }
     for (const std::uint64_t step : late) {
         const Save& save = saves_.at(step);
+        gathers_.took(save.limit);
         const auto missing = std::find(save.parts.begin(), save.parts.end(), std::nullopt) - save.parts.begin();
         fail(step, fmt::format("rank {} has not written its shard within {:.0f} s ({} of {} ranks have)", missing,
-                               to_seconds(options_.gather_limit), save.durable, options_.world));
+                               to_seconds(save.limit), save.durable, options_.world));
     }
 }
 

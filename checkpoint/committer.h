@@ -11,6 +11,7 @@
 // knows whether the checkpoint counts, so its folder is not touched. Steps must rise; a step that has ended stays ended.
 // Thread rule: one thread.
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -40,10 +41,24 @@ struct Tell { std::uint64_t step = 0; bool committed = false; std::string reason
 struct Complain { std::string what; };                                                // shown to the user
 using CommitterAction = std::variant<WriteManifest, AskCoordinator, Publish, DropTemporary, DeleteOld, Tell, Complain>;
 
+// How long the shards of a step may take, from the first to the last: 4 x the 99th percentile of what was seen, within bounds. A step that came
+// too late counts with the time that it was given, so that a disk that has become slow fails a save or two and not all.
+class GatherHistory {
+  public:
+    static constexpr Duration kFirst = seconds(600);  // nothing was seen yet
+    static constexpr Duration kLeast = seconds(60);
+    static constexpr Duration kMost = seconds(3600);
+    void took(Duration time);
+    Duration limit() const;
+
+  private:
+    static constexpr std::size_t kRemembered = 256;
+    std::deque<Duration> times_;  // the newest
+};
+
 struct CommitterOptions {
     std::uint32_t world = 1;
     std::uint32_t attempt = 0;
-    Duration gather_limit = seconds(600);   // first shard to last shard
     Duration ask_again = milliseconds(1000);
     Duration complain_after = seconds(10);  // an unanswered request is shown once
 };
@@ -63,6 +78,7 @@ class Committer {
         std::vector<std::optional<Sha256>> parts;
         std::uint32_t durable = 0;
         TimePoint begun;
+        Duration limit{0};  // for its shards
         TimePoint asked;
         TimePoint ask_next;
         bool has_complained = false;
@@ -84,6 +100,7 @@ class Committer {
 
     CommitterOptions options_;
     Saves saves_;
+    GatherHistory gathers_;
     std::uint64_t ended_ = 0;  // the highest step that has ended, plus one
     std::vector<CommitterAction> actions_;
 };

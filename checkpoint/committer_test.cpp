@@ -124,6 +124,41 @@ TEST_F(ACommitter, NamesTheRankThatDidNotWriteItsShardInTime) {
     EXPECT_THAT(step(Tick{}), ElementsAre("drop 100", "tell 100 rank 1 has not written its shard within 600 s (1 of 2 ranks have)", ::testing::_));
 }
 
+TEST_F(ACommitter, GivesShardsFourTimesAsLongAsTheyTookBefore) {
+    shard(0, 100);
+    EXPECT_EQ(committer.next_deadline(), clock + seconds(600));  // nothing was seen yet
+    clock += seconds(30);
+    shard(1, 100);
+    step(ManifestWritten{100, {}});
+    step(CommitReply{100, true, "", {}});
+    shard(1, 200);
+    EXPECT_EQ(committer.next_deadline(), clock + seconds(120));
+    clock += seconds(120);
+    EXPECT_THAT(step(Tick{}), ElementsAre("drop 200", "tell 200 rank 0 has not written its shard within 120 s (1 of 2 ranks have)", ::testing::_));
+    shard(0, 300);
+    EXPECT_EQ(committer.next_deadline(), clock + seconds(480));  // a disk that has become slow is given longer
+}
+
+TEST(AGatherHistory, TakesTheNinetyNinthPercentileWithinBounds) {
+    GatherHistory history;
+    EXPECT_EQ(history.limit(), GatherHistory::kFirst);
+    history.took(milliseconds(5));
+    EXPECT_EQ(history.limit(), GatherHistory::kLeast);
+    for (int i = 0; i < 99; ++i) history.took(seconds(20));
+    EXPECT_EQ(history.limit(), seconds(80));
+    history.took(seconds(500));  // one of 101: above the 99th percentile
+    EXPECT_EQ(history.limit(), seconds(80));
+    history.took(seconds(200));
+    history.took(seconds(200));
+    EXPECT_EQ(history.limit(), seconds(800));
+    history.took(seconds(2000));
+    history.took(seconds(2000));
+    history.took(seconds(2000));
+    EXPECT_EQ(history.limit(), GatherHistory::kMost);
+    for (int i = 0; i < 256; ++i) history.took(seconds(1));  // what is old is forgotten
+    EXPECT_EQ(history.limit(), GatherHistory::kLeast);
+}
+
 TEST_F(ACommitter, EndsASaveWhoseManifestCannotBeWritten) {
     shard(0, 100);
     shard(1, 100);
