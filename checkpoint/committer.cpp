@@ -98,7 +98,8 @@ void Committer::on(const CommitReply& event, TimePoint) {
     }
     actions_.push_back(Publish{event.step, at->second.manifest.digest});
     actions_.push_back(Tell{event.step, true, ""});
-    actions_.push_back(DeleteOld{event.step, event.keep});
+    actions_.push_back(DeleteOld{event.step, event.keep, event.keep_every});
+    actions_.push_back(WriteView{event.step});
     end(at);
 }
 

@@ -28,7 +28,13 @@ struct ShardDurable { std::uint32_t rank = 0; std::uint32_t attempt = 0; std::ui
 struct ShardFailed { std::uint32_t rank = 0; std::uint32_t attempt = 0; std::uint64_t step = 0; std::string reason; };
 struct ManifestWritten { std::uint64_t step = 0; Sealed manifest; };
 struct ManifestFailed { std::uint64_t step = 0; std::string reason; };
-struct CommitReply { std::uint64_t step = 0; bool accepted = false; std::string reason; std::vector<CheckpointId> keep; };
+struct CommitReply {
+    std::uint64_t step = 0;
+    bool accepted = false;
+    std::string reason;
+    std::vector<CheckpointId> keep;
+    std::uint64_t keep_every = 0;  // besides, each whose step is a multiple of it; 0: none
+};
 struct Tick {};
 using CommitterEvent = std::variant<ShardDurable, ShardFailed, ManifestWritten, ManifestFailed, CommitReply, Tick>;
 
@@ -36,10 +42,11 @@ struct WriteManifest { std::uint64_t step = 0; std::vector<Sha256> parts; };  //
 struct AskCoordinator { std::uint64_t step = 0; Sealed manifest; };           // answer: CommitReply
 struct Publish { std::uint64_t step = 0; Sha256 digest{}; };
 struct DropTemporary { std::uint64_t step = 0; };
-struct DeleteOld { std::uint64_t step = 0; std::vector<CheckpointId> keep; };
+struct DeleteOld { std::uint64_t step = 0; std::vector<CheckpointId> keep; std::uint64_t keep_every = 0; };
+struct WriteView { std::uint64_t step = 0; };  // for people; when there is time
 struct Tell { std::uint64_t step = 0; bool committed = false; std::string reason; };  // every rank
 struct Complain { std::string what; };                                                // shown to the user
-using CommitterAction = std::variant<WriteManifest, AskCoordinator, Publish, DropTemporary, DeleteOld, Tell, Complain>;
+using CommitterAction = std::variant<WriteManifest, AskCoordinator, Publish, DropTemporary, DeleteOld, WriteView, Tell, Complain>;
 
 // How long the shards of a step may take, from the first to the last: 4 x the 99th percentile of what was seen, within bounds. A step that came
 // too late counts with the time that it was given, so that a disk that has become slow fails a save or two and not all.

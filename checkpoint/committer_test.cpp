@@ -16,6 +16,7 @@ std::string name(const AskCoordinator& a) { return fmt::format("ask {}", a.step)
 std::string name(const Publish& a) { return fmt::format("publish {}", a.step); }
 std::string name(const DropTemporary& a) { return fmt::format("drop {}", a.step); }
 std::string name(const DeleteOld& a) { return fmt::format("delete old, keep {} and {}", a.step, a.keep.size()); }
+std::string name(const WriteView& a) { return fmt::format("view {}", a.step); }
 std::string name(const Tell& a) { return fmt::format("tell {} {}", a.step, a.committed ? "committed" : a.reason); }
 std::string name(const Complain& a) { return "complain: " + a.what; }
 
@@ -44,7 +45,7 @@ TEST_F(ACommitter, CommitsAStepOnceEveryRankIsDurableAndTheCoordinatorAgrees) {
     EXPECT_THAT(shard(0, 100), ElementsAre("write 100 (2 parts)"));
     EXPECT_THAT(step(ManifestWritten{100, {}}), ElementsAre("ask 100"));
     EXPECT_THAT(step(CommitReply{100, true, "", {{100, 3}, {50, 2}}}),
-                ElementsAre("publish 100", "tell 100 committed", "delete old, keep 100 and 2"));
+                ElementsAre("publish 100", "tell 100 committed", "delete old, keep 100 and 2", "view 100"));
     EXPECT_TRUE(committer.is_idle());
 }
 
@@ -87,7 +88,7 @@ TEST_F(ACommitter, AsksAgainUntilItIsAnsweredAndComplainsOnce) {
     }
     EXPECT_EQ(questions, 30);
     EXPECT_EQ(complaints, 1);
-    EXPECT_THAT(step(CommitReply{100, true, "", {}}), ElementsAre("publish 100", "tell 100 committed", "delete old, keep 100 and 0"));
+    EXPECT_THAT(step(CommitReply{100, true, "", {}}), ElementsAre("publish 100", "tell 100 committed", "delete old, keep 100 and 0", "view 100"));
     EXPECT_THAT(step(CommitReply{100, true, "", {}}), IsEmpty());  // the answer to a repeated question
 }
 
@@ -104,7 +105,7 @@ TEST_F(ACommitter, LetsANewerStepOvertakeOneThatWaitsForASilentCoordinator) {
     shard(0, 300);
     EXPECT_THAT(shard(1, 300), ElementsAre("drop 200", "tell 200 step 300 was ready before the coordinator had answered"));
     EXPECT_THAT(step(CommitReply{100, true, "", {}}),
-                ElementsAre("publish 100", "tell 100 committed", "delete old, keep 100 and 0", "write 300 (2 parts)"));
+                ElementsAre("publish 100", "tell 100 committed", "delete old, keep 100 and 0", "view 100", "write 300 (2 parts)"));
 }
 
 TEST_F(ACommitter, NeverTouchesTheFolderOfAStepWhoseAnswerIsOpen) {

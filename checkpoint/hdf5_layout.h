@@ -3,6 +3,7 @@
 // No bulk data passes through the library: it writes headers, and never a tensor's bytes. Thread rule: as shard.h.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct ShardPlan {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
     std::span<const Tensor> tensors;
+    std::optional<double> metric = {};  // of the checkpoint; rank 0's plan alone has it
 };
 
 struct ShardLayout {

@@ -204,6 +204,8 @@ std::uint32_t version_for(const std::vector<TensorRecord>& tensors) {
     return is_plain ? 1 : 2;
 }
 
+std::uint32_t version_for(const Manifest& manifest) { return manifest.metric ? kMeasuredVersion : version_for(manifest.tensors); }
+
 std::uint64_t Manifest::total_bytes() const {
     std::uint64_t total = 0;
     for (const ShardRecord& shard : shards) total += shard.size;
@@ -220,6 +222,10 @@ const TensorRecord* Manifest::tensor_of(std::string_view name) const {
     const auto at = std::lower_bound(tensors.begin(), tensors.end(), name,
                                      [](const TensorRecord& tensor, std::string_view value) { return tensor.name < value; });
     return at != tensors.end() && at->name == name ? &*at : nullptr;
+}
+
+const Shape& shape_of(const TensorRecord& tensor, std::uint32_t rank) {
+    return is_per_rank(tensor.policy) ? tensor.boxes.at(rank).extent : tensor.global_shape;
 }
 
 std::string shard_name(std::uint32_t rank, std::uint32_t world) { return fmt::format("shard-{:05}-of-{:05}.h5", rank, world); }
@@ -241,7 +247,7 @@ bool is_sealed(std::string_view file) { return file.size() >= 32 && sha256(file.
 namespace {
 
 std::size_t encoded_size(const Manifest& head, std::size_t tensors) {
-    std::size_t size = kMagic.size() + 4 + 8 + 8 + 4 + 4 + 8 + 4 + tensors + sizeof(Sha256);
+    std::size_t size = kMagic.size() + 4 + 8 + 8 + 4 + 4 + 8 + (head.metric ? 8 : 0) + 4 + tensors + sizeof(Sha256);
     for (const ShardRecord& shard : head.shards) size += 4 + 4 + shard.name.size() + 8 + 4 + 4 * shard.block_crcs.size();
     return size;
 }
@@ -256,6 +262,7 @@ std::string encode(const Manifest& head, std::uint32_t version, std::string_view
     put(out, head.attempt);
     put(out, head.world);
     put(out, head.block_bytes);
+    if (head.metric) put(out, std::bit_cast<std::uint64_t>(*head.metric));
     put(out, static_cast<std::uint32_t>(head.shards.size()));
     for (const ShardRecord& shard : head.shards) {
         put(out, shard.rank);
@@ -293,7 +300,7 @@ std::string encode_tensors(const std::vector<TensorRecord>& tensors) {
     return out;
 }
 
-std::string encode(const Manifest& manifest) { return encode(manifest, version_for(manifest.tensors), encode_tensors(manifest.tensors)); }
+std::string encode(const Manifest& manifest) { return encode(manifest, version_for(manifest), encode_tensors(manifest.tensors)); }
 std::string encode(const Part& part) { return encode(part.head, part.head.version, *part.tensors); }
 std::size_t encoded_size(const Part& part) { return encoded_size(part.head, part.tensors->size()); }
 
@@ -314,14 +321,16 @@ Result<Split> split(std::string_view file) {
     Cursor& in = parsed.tensors;
     Manifest& head = parsed.head;
     head.version = in.take<std::uint32_t>("the version");
-    if (head.version == 0 || head.version > kManifestVersion) {
-        return damaged(fmt::format("version {}, this program reads versions 1 to {}", head.version, kManifestVersion));
+    if (head.version == 0) return damaged("version 0");
+    if (head.version > kManifestVersion) {
+        return Error{Code::Refused, fmt::format("manifest: version {}, this program reads versions 1 to {}", head.version, kManifestVersion)};
     }
     head.job = in.take<std::uint64_t>("the job");
     head.step = in.take<std::uint64_t>("the step");
     head.attempt = in.take<std::uint32_t>("the attempt");
     head.world = in.take<std::uint32_t>("the world");
     head.block_bytes = in.take<std::uint64_t>("the block size");
+    if (head.version >= kMeasuredVersion) head.metric = std::bit_cast<double>(in.take<std::uint64_t>("the metric"));
     if (in.is_good() && (head.world == 0 || head.world > kMostWorld)) in.fail("an impossible world size");
     if (in.is_good() && (head.block_bytes < 4096 || head.block_bytes > (1u << 30))) in.fail("an impossible block size");
     const std::uint32_t shards = in.take_count("shards", 20);
@@ -341,7 +350,7 @@ Result<Manifest> parse(std::string_view file) {
     manifest.tensors.reserve(tensors);
     for (std::uint32_t i = 0; i < tensors && in.is_good(); ++i) manifest.tensors.push_back(take_tensor(in, manifest));
     if (in.is_good() && !in.is_at_end()) in.fail("bytes behind the last tensor");
-    if (in.is_good() && manifest.version != version_for(manifest.tensors)) in.fail(fmt::format("version {} is not that of its tensors", manifest.version));
+    if (in.is_good() && manifest.version != version_for(manifest)) in.fail(fmt::format("version {} is not that of its content", manifest.version));
     if (!in.is_good()) return damaged(in.why());
     if (manifest.is_whole()) {
         for (const TensorRecord& tensor : manifest.tensors) {
@@ -391,6 +400,7 @@ Result<Manifest> merge(std::vector<Manifest> parts) {
     whole.attempt = parts[0].attempt;
     whole.world = parts[0].world;
     whole.block_bytes = parts[0].block_bytes;
+    whole.metric = parts[0].metric;
     for (std::uint32_t rank = 0; rank < parts.size(); ++rank) {
         Manifest& part = parts[rank];
         if (part.shards.size() != 1 || part.shards[0].rank != rank || part.job != whole.job || part.step != whole.step ||
@@ -398,6 +408,7 @@ Result<Manifest> merge(std::vector<Manifest> parts) {
             return refuse(fmt::format("rank {}'s part is of another checkpoint: job {} step {} attempt {} world {}", rank, part.job,
                                       part.step, part.attempt, part.world));
         }
+        if (part.metric && rank != 0) return refuse(fmt::format("rank {}'s part has a metric: rank 0's alone counts", rank));
         whole.version = std::max(whole.version, part.version);
         whole.shards.push_back(std::move(part.shards[0]));
         if (std::string why = add_tensors(whole.tensors, part.tensors, rank); !why.empty()) return refuse(std::move(why));

@@ -51,6 +51,7 @@ class Checkpoint {
 
     const Manifest& manifest() const { return manifest_; }
     const std::string& place() const { return place_; }
+    int folder() const { return folder_.get(); }
     // This rank's shard is read from here; blocks that do not have their checksum come from its file.
     void use_memory(std::uint32_t rank, ShardMemory memory) { memory_.emplace(rank, std::move(memory)); }
     // What was wrong with such memory, in words; empty: nothing.

@@ -129,7 +129,8 @@ Result<void> write_named(Disk& disk, int folder, const std::string& name, ShardI
 
 Part part_of(const ShardPlan& plan, const ShardImage& image) {
     Part part{{}, image.tensors()};
-    part.head.version = image.version();
+    part.head.version = plan.metric ? kMeasuredVersion : image.version();
+    part.head.metric = plan.metric;
     part.head.job = plan.job;
     part.head.step = plan.step;
     part.head.attempt = plan.attempt;

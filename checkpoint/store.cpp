@@ -23,7 +23,9 @@ namespace {
 constexpr const char* kManifestName = "MANIFEST";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kDeleting = ".del-";
+constexpr std::string_view kAside = ".bad-";
 constexpr const char* kPool = ".pool";
+constexpr const char* kRule = ".retention";
 constexpr std::uint64_t kSlice = 256u << 20;
 constexpr std::size_t kMostManifestBytes = 1u << 30;
 
@@ -196,7 +198,7 @@ Result<Sealed> Store::write_manifest(const CheckpointId& id, std::span<const Sha
     if (auto written = write_file(folder->get(), kManifestName, whole->file, true); !written) return written.error();
     if (disk_->sync(folder->get()) != 0) return errno_error("cannot fsync the folder of the manifest");
     if (auto synced = sync_root(); !synced) return synced.error();  // the temporary folder's own name: it may be committed under it
-    return Sealed{seal_of(whole->file), whole->head.total_bytes()};
+    return Sealed{seal_of(whole->file), whole->head.total_bytes(), whole->head.metric};
 }
 
 Result<void> Store::rename_into_place(const CheckpointId& id, IfThere if_there) const {
@@ -251,7 +253,7 @@ Result<Store::Opened> Store::open_folder(const std::string& name) const {
     const auto file = read_file_at(folder->get(), kManifestName);
     if (!file) return Error{file.error().code == Code::NotFound ? Code::NotFound : Code::Damaged, place + ": " + file.error().message};
     auto manifest = parse(*file);
-    if (!manifest) return Error{Code::Damaged, fmt::format("{}: {}", place, manifest.error().message)};
+    if (!manifest) return Error{manifest.error().code, fmt::format("{}: {}", place, manifest.error().message)};
     if (!manifest->is_whole()) return Error{Code::Damaged, place + ": the manifest does not list every rank's shard"};
     return Opened{Checkpoint(std::move(*folder), std::move(*manifest), place), seal_of(*file)};
 }
@@ -293,11 +295,68 @@ std::vector<CheckpointId> Store::published() const {
     return ids;
 }
 
-// A folder under its own name is never half deleted: it loses the name first.
+bool Store::has_name(const CheckpointId& id, int folder) const {
+    struct stat here {};
+    struct stat there {};
+    return ::fstat(folder, &here) == 0 && ::fstatat(folder_.get(), folder_name(id).c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 && here.st_ino == there.st_ino &&
+           here.st_dev == there.st_dev;
+}
+
+Result<void> Store::set_aside(const CheckpointId& id) const {
+    const std::string name = folder_name(id);
+    const std::string to = std::string(kAside) + name;
+    remove_folder(to);  // an earlier one of that name
+    if (disk_->rename_at(folder_.get(), name.c_str(), folder_.get(), to.c_str(), 0) != 0 && errno != ENOENT) return errno_error(fmt::format("cannot set {}/{} aside", root_, name));
+    return sync_root();
+}
+
+std::vector<CheckpointId> Store::aside() const {
+    std::vector<CheckpointId> ids;
+    for (const std::string& name : names_in(folder_.get())) {
+        const auto id = name.starts_with(kAside) ? parse_folder_name(std::string_view(name).substr(kAside.size())) : std::nullopt;
+        if (id) ids.push_back(*id);
+    }
+    std::sort(ids.begin(), ids.end());
+    return ids;
+}
+
+Marks Store::marks(const CheckpointId& id) const {
+    const auto folder = open_folder_at(folder_.get(), folder_name(id));
+    return folder ? marks_of(folder->get()) : Marks{};
+}
+
+Result<void> Store::write_rule(const RetentionRule& rule) const {
+    const std::string fresh = std::string(kRule) + ".new";
+    if (auto written = write_file(folder_.get(), fresh, to_text(rule) + "\n", false); !written) return written;
+    if (disk_->rename_at(folder_.get(), fresh.c_str(), folder_.get(), kRule, 0) != 0) return errno_error("cannot rename " + fresh);
+    return {};
+}
+
+Result<void> Store::add_file(const CheckpointId& id, const std::string& name, std::string_view content) const {
+    const auto folder = open_folder_at(folder_.get(), folder_name(id));
+    if (!folder) return folder.error();
+    const std::string fresh = "." + name + ".new";
+    if (auto written = write_file(folder->get(), fresh, content, true); !written) return written;
+    if (disk_->rename_at(folder->get(), fresh.c_str(), folder->get(), name.c_str(), 0) != 0) {
+        const Error error = errno_error("cannot rename " + fresh);
+        disk_->unlink_at(folder->get(), fresh.c_str(), 0);
+        return error;
+    }
+    return {};
+}
+
+// A folder under its own name is never half deleted: it loses the name first, and then its manifest.
 std::string Store::remove_folder(const std::string& name, std::size_t most_retired) const {
+    const bool is_aside = name.starts_with(kAside);
+    const bool is_published = parse_folder_name(name).has_value() || is_aside;
+    auto folder = open_folder_at(folder_.get(), name);
+    if (!folder) return folder.error().code == Code::NotFound ? "" : fmt::format("cannot delete {}/{}: {}", root_, name, folder.error().message);
+    if (is_published && is_pinned(folder->get())) return "";
+    const bool is_locked = ::flock(folder->get(), LOCK_EX | LOCK_NB) == 0;
+    if (is_published && !is_locked && errno == EWOULDBLOCK) return "";  // somebody reads it
     std::string doomed = name;
     if (!name.starts_with(kDeleting)) {
-        doomed = std::string(kDeleting) + name.substr(name.starts_with(kTemporary) ? kTemporary.size() : 0);
+        doomed = std::string(kDeleting) + name.substr(name.starts_with(kTemporary) || is_aside ? kTemporary.size() : 0);
         if (disk_->rename_at(folder_.get(), name.c_str(), folder_.get(), doomed.c_str(), 0) != 0) {
             if (errno == ENOENT) return "";
             if (errno != EEXIST && errno != ENOTEMPTY) return fmt::format("cannot delete {}/{}: {}", root_, name, std::strerror(errno));
@@ -307,13 +366,13 @@ std::string Store::remove_folder(const std::string& name, std::size_t most_retir
             }
         }
     }
-    auto folder = open_folder_at(folder_.get(), doomed);
-    if (!folder) return folder.error().code == Code::NotFound ? "" : folder.error().message;
     // The name must be gone from the disk before what it held is; nobody trusts a temporary one.
     if (!name.starts_with(kTemporary) && disk_->sync(folder_.get()) != 0) {
         return fmt::format("cannot delete {}/{}: fsync: {}", root_, doomed, std::strerror(errno));
     }
-    retire_shards(folder->get(), most_retired);
+    if (!is_aside && takes_name_back(folder->get(), doomed)) return "";
+    delete_file(folder->get(), kManifestName);
+    if (is_locked) retire_shards(folder->get(), most_retired);
     for (const std::string& file : names_in(folder->get())) delete_file(folder->get(), file);
     if (disk_->unlink_at(folder_.get(), doomed.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) {
         return fmt::format("cannot delete {}/{}: {}", root_, doomed, std::strerror(errno));
@@ -321,9 +380,17 @@ std::string Store::remove_folder(const std::string& name, std::size_t most_retir
     return "";
 }
 
+// Pinned just before it lost its name: whoever pins looks whether the name is still there behind the pin, whoever deletes whether a pin is there
+// behind the name. Its manifest says that nothing of it is gone.
+bool Store::takes_name_back(int folder, const std::string& doomed) const {
+    const std::string name = doomed.substr(kDeleting.size());
+    if (!is_pinned(folder) || ::faccessat(folder, kManifestName, F_OK, AT_SYMLINK_NOFOLLOW) != 0) return false;
+    return disk_->rename_at(folder_.get(), doomed.c_str(), folder_.get(), name.c_str(), RENAME_NOREPLACE) == 0 && disk_->sync(folder_.get()) == 0;
+}
+
 // Of a folder that is being deleted and that nobody reads; never more in the pool than `most`.
 void Store::retire_shards(int folder, std::size_t most) const {
-    if (most == 0 || ::flock(folder, LOCK_EX | LOCK_NB) != 0) return;
+    if (most == 0) return;
     if (disk_->make_folder_at(folder_.get(), kPool, 0700) != 0 && errno != EEXIST) return;
     auto pool = open_folder_at(folder_.get(), kPool);
     if (!pool) return;
@@ -384,9 +451,14 @@ std::string Store::delete_old(const Kept& kept) const {
         const std::string problem = remove_folder(name, most_retired);
         if (!problem.empty()) problems += (problems.empty() ? "" : "; ") + problem;
     };
+    const auto set_aside = aside();
+    for (std::size_t i = 0; i + 1 < set_aside.size(); ++i) {  // the newest is kept for diagnosis
+        if (set_aside[i].attempt <= kept.newest.attempt) remove(std::string(kAside) + folder_name(set_aside[i]));
+    }
     for (const std::string& name : names_in(folder_.get())) {
         if (const auto id = parse_folder_name(name)) {
-            if (is_kept(kept, *id) || id->attempt > kept.newest.attempt) continue;
+            const bool is_for_ever = kept.every != 0 && id->step % kept.every == 0;
+            if (is_kept(kept, *id) || is_for_ever || id->attempt > kept.newest.attempt) continue;
             std::size_t shards = 0;
             {
                 const auto found = open_folder(name);

@@ -4,6 +4,8 @@
 //   <root>/step-000000001200-e000003/        published: MANIFEST and the shards that it lists
 //   <root>/.tmp-step-000000001200-e000003/   being written (e = the attempt that writes it)
 //   <root>/.del-step-.../                    being deleted
+//   <root>/.bad-step-.../                    set aside: found damaged when it was read back; the newest one is kept for diagnosis
+//   <root>/.retention                        the rule by which the job's checkpoints stay (base/retention.h), for `ckpt ls`
 //   <root>/.pool/                            shards of deleted checkpoints, whose space the next save takes (shard.h)
 //
 // Only these exact names are ever touched. A temporary folder counts only when its MANIFEST has the SHA-256 that the
@@ -19,8 +21,10 @@
 
 #include "base/handle.h"
 #include "base/result.h"
+#include "base/retention.h"
 #include "checkpoint/disk.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/marks.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/shard.h"
 
@@ -38,6 +42,7 @@ std::optional<CheckpointId> parse_folder_name(std::string_view name);
 struct Sealed {
     Sha256 digest{};
     std::uint64_t total_bytes = 0;  // of the shards it lists
+    std::optional<double> metric = {};
 };
 
 enum class IfThere { Refuse, Exchange };
@@ -69,11 +74,22 @@ class Store {
     // The checkpoint that the coordinator names; published on the way when that was still to do.
     // Errors: Damaged: missing, or not what was committed.
     Result<Checkpoint> find(const CheckpointId& id, const Sha256& digest) const;
-    // A published checkpoint by its own manifest (where no coordinator remembers the digest). Errors: NotFound, Damaged.
+    // A published checkpoint by its own manifest (where no coordinator remembers the digest). Errors: NotFound, Damaged; Refused: of a newer program.
     Result<Checkpoint> open_published(const CheckpointId& id) const;
     std::vector<CheckpointId> published() const;  // ascending
     // Takes a retired shard's file out of the pool.
     Recycle recycle() const;
+    // Whether the open folder is still the one that is published under this name.
+    bool has_name(const CheckpointId& id, int folder) const;
+    // Takes a damaged checkpoint out of the published ones. Not there: fine.
+    Result<void> set_aside(const CheckpointId& id) const;
+    std::vector<CheckpointId> aside() const;  // ascending
+    // Of a published checkpoint; nothing of one that is not there.
+    Marks marks(const CheckpointId& id) const;
+    // For people and `ckpt ls`; may be lost with the machine's power.
+    Result<void> write_rule(const RetentionRule& rule) const;
+    // A file beside a published checkpoint's, in place of an older one of that name; durable. Errors: NotFound; NoSpace; Internal.
+    Result<void> add_file(const CheckpointId& id, const std::string& name, std::string_view content) const;
     // Gives the pool's space back to the file system.
     void empty_pool() const;
 
@@ -82,9 +98,11 @@ class Store {
         CheckpointId newest;             // just committed by the caller's attempt
         std::vector<CheckpointId> keep;  // besides
         bool recycles = true;            // shards go into the pool
+        std::uint64_t every = 0;         // each whose step is a multiple of it stays, too; 0: none
     };
-    // Deletes the job's published checkpoints of this and earlier attempts that are not kept, and what earlier attempts
-    // and earlier saves of this one have left behind. Shards that nobody reads go into the pool, as many as one checkpoint has.
+    // Deletes the job's published checkpoints of this and earlier attempts that are neither kept nor pinned, and what earlier attempts
+    // and earlier saves of this one have left behind. One that somebody reads (a shared flock) waits for the next call.
+    // Shards go into the pool, as many as one checkpoint has.
     // Returns what could not be deleted, in words; empty when all is well.
     std::string delete_old(const Kept& kept) const;
 
@@ -99,6 +117,7 @@ class Store {
     Result<void> rename_into_place(const CheckpointId& id, IfThere if_there) const;
     Result<void> sync_root() const;
     std::string remove_folder(const std::string& name, std::size_t most_retired = 0) const;
+    bool takes_name_back(int folder, const std::string& doomed) const;
     void retire_shards(int folder, std::size_t most) const;
     void delete_file(int folder, const std::string& name) const;
     Result<Sealed> write_part(const CheckpointId& id, const Manifest& head, const std::string& file) const;

@@ -389,6 +389,46 @@ TEST_F(Checkpoints, ThatAreOldAreDeletedAndNothingElseIs) {
     }
 }
 
+TEST_F(Checkpoints, ThatAreReadPinnedOrMultiplesStay) {
+    const Store here = store();
+    for (const std::uint64_t step : {100u, 150u, 200u, 250u, 300u}) {
+        const auto sealed = write_all_ranks(here, {step, 1}, 1, 1.0f);
+        ASSERT_TRUE(here.publish({step, 1}, sealed->digest).ok());
+    }
+    ASSERT_TRUE(write_all_ranks(here, {20, 1}, 1, 1.0f).ok());  // left behind: no multiple makes a checkpoint of it
+    const Fd folder(::open((root_ + "/step-000000000150-e000001").c_str(), O_RDONLY | O_DIRECTORY));
+    ASSERT_TRUE(pin(real_disk(), folder.get()).ok());
+    {
+        const auto reading = here.open_published({250, 1});
+        ASSERT_TRUE(reading.ok());
+        EXPECT_EQ(here.delete_old({.job = 7, .newest = {300, 1}, .keep = {}, .recycles = true, .every = 100}), "");
+        EXPECT_EQ(here.published(), (std::vector<CheckpointId>{{100, 1}, {150, 1}, {200, 1}, {250, 1}, {300, 1}}));
+        EXPECT_FALSE(fs::exists(root_ + "/.tmp-step-000000000020-e000001"));
+    }
+    EXPECT_EQ(here.delete_old({.job = 7, .newest = {300, 1}, .keep = {}, .recycles = true, .every = 200}), "");
+    EXPECT_EQ(here.published(), (std::vector<CheckpointId>{{150, 1}, {200, 1}, {300, 1}}));
+}
+
+TEST_F(Checkpoints, AreVerifiedInTheirOwnFolderAndNotInACopy) {
+    const Store here = store();
+    const auto sealed = write_all_ranks(here, {1, 1}, 1, 1.0f);
+    ASSERT_TRUE(here.publish({1, 1}, sealed->digest).ok());
+    const std::string path = root_ + "/" + folder_name({1, 1});
+    EXPECT_FALSE(here.marks({1, 1}).verified_unix_s);
+    for (const std::int64_t when : {17, 1'700'000'000}) {
+        const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY));
+        ASSERT_TRUE(mark_verified(real_disk(), folder.get(), when).ok());
+        EXPECT_EQ(here.marks({1, 1}).verified_unix_s, std::optional<std::int64_t>(when));
+    }
+    fs::copy(path, root_ + "/" + folder_name({2, 1}));
+    EXPECT_FALSE(here.marks({2, 1}).verified_unix_s);
+    fs::rename(path, root_ + "/" + folder_name({3, 1}));
+    EXPECT_TRUE(here.marks({3, 1}).verified_unix_s);
+    std::ofstream(root_ + "/" + folder_name({3, 1}) + "/.verified") << "garbage";
+    EXPECT_FALSE(here.marks({3, 1}).verified_unix_s);
+    EXPECT_FALSE(here.marks({9, 1}).is_pinned);
+}
+
 TEST_F(Checkpoints, AreNotMadeOfPartsThatNobodyAnnounced) {
     const Store here = store();
     ASSERT_TRUE(write_all_ranks(here, {1, 1}, 2, 1.0f).ok());

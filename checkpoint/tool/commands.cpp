@@ -15,6 +15,7 @@
 #include "checkpoint/tool/export.h"
 #include "checkpoint/tool/output.h"
 #include "checkpoint/tool/pieces.h"
+#include "checkpoint/tool/pin.h"
 #include "checkpoint/tool/prune.h"
 #include "checkpoint/tool/verify.h"
 #include "checkpoint/tool/view.h"
@@ -229,6 +230,33 @@ Result<int> run_export(const Request& request) {
     for (const std::string& note : exported->notes) fmt::print(stderr, "gangline ckpt export: {}\n", note);
     return 0;
 }
+
+namespace {
+
+Result<int> set_pin(const Request& request, bool is_pinned) {
+    const auto place = place_of(request.words);
+    if (!place) return place.error();
+    std::optional<CheckpointId> id = place->only;
+    if (!id) {
+        const auto newest = open_one(*place);
+        if (!newest) return newest.error();
+        id = newest->id;
+    }
+    const auto done = is_pinned ? pin(*place, *id) : unpin(*place, *id);
+    if (!done) return done.error();
+    const std::string path = place->root + "/" + folder_name(*id);
+    if (request.json) {
+        fmt::print("{}", document("pin", {{"path", path}, {"step", id->step}, {"attempt", id->attempt}, {"pinned", is_pinned}}));
+    } else {
+        fmt::print("{}: {}\n", plain(path), is_pinned ? "pinned" : "not pinned");
+    }
+    return 0;
+}
+
+}  // namespace
+
+Result<int> run_pin(const Request& request) { return set_pin(request, true); }
+Result<int> run_unpin(const Request& request) { return set_pin(request, false); }
 
 namespace {
 

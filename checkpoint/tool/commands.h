@@ -32,6 +32,8 @@ Result<int> run_diff(const Request& request);
 Result<int> run_view(const Request& request);
 Result<int> run_export(const Request& request);
 Result<int> run_prune(const Request& request);
+Result<int> run_pin(const Request& request);
+Result<int> run_unpin(const Request& request);
 
 // A whole number within [least, most]. Errors: InvalidArgument that names option, value and range.
 Result<std::uint64_t> whole_number(const std::string& option, const std::string& value, std::uint64_t least, std::uint64_t most);

@@ -1,5 +1,6 @@
 // ls and show: what is there, without reading a shard.
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 
@@ -7,6 +8,7 @@
 
 #include "base/text.h"
 #include "checkpoint/tool/commands.h"
+#include "checkpoint/tool/needed.h"
 #include "checkpoint/tool/output.h"
 
 namespace gangline::checkpoint::tool {
@@ -20,10 +22,19 @@ std::int64_t moment_of(const Entry& entry) { return entry.written_unix_s != 0 ? 
 
 std::string size_text(std::uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
-Json json_of(const Place& place, const Entry& entry, std::int64_t now_s) {
+std::string state_text(const Entry& entry, std::int64_t now_s) {
+    if (entry.state == State::Durable && entry.marks.verified_unix_s) {
+        return fmt::format("verified {} ago", human_duration(static_cast<double>(std::max<std::int64_t>(0, now_s - *entry.marks.verified_unix_s))));
+    }
+    return fmt::format("{}{}{}", name_of(entry.state), entry.why.empty() ? "" : ": ", plain(entry.why));
+}
+
+Json json_of(const Place& place, const Entry& entry, const std::string& needed, std::int64_t now_s) {
     return {{"path", place.root + "/" + entry.name}, {"step", entry.id.step}, {"attempt", entry.id.attempt}, {"job", entry.job},
             {"state", name_of(entry.state)}, {"why", entry.why}, {"shards", entry.shards}, {"tensors", entry.tensors}, {"bytes", entry.bytes},
-            {"written_unix_s", moment_of(entry)}, {"age_s", now_s - moment_of(entry)}};
+            {"written_unix_s", moment_of(entry)}, {"age_s", now_s - moment_of(entry)},
+            {"metric", entry.metric ? number(*entry.metric) : Json()}, {"needed_by", needed}, {"pinned", entry.marks.is_pinned},
+            {"verified_unix_s", entry.marks.verified_unix_s ? Json(*entry.marks.verified_unix_s) : Json()}};
 }
 
 std::size_t shards_with(const TensorRecord& tensor) {
@@ -70,9 +81,10 @@ Result<int> run_list(const Request& request) {
     const auto entries = entries_of(*place);
     if (!entries) return entries.error();
     const std::int64_t now_s = unix_now_s();
+    const std::vector<std::string> needed = needed_by(*place, *entries);
     if (request.json) {
         Json all = Json::array();
-        for (const Entry& entry : *entries) all.push_back(json_of(*place, entry, now_s));
+        for (std::size_t i = 0; i < entries->size(); ++i) all.push_back(json_of(*place, (*entries)[i], needed[i], now_s));
         fmt::print("{}", document("checkpoints", std::move(all)));
         return 0;
     }
@@ -80,15 +92,16 @@ Result<int> run_list(const Request& request) {
         fmt::print("no checkpoints in {}{}\n", plain(place->root), plain(job_folders_hint(*place)));
         return 0;
     }
-    std::vector<std::vector<std::string>> rows{{"JOB", "STEP", "ATTEMPT", "SHARDS", "TENSORS", "SIZE", "AGE", "STATE"}};
-    for (const Entry& entry : *entries) {
+    std::vector<std::vector<std::string>> rows{{"JOB", "STEP", "ATTEMPT", "SHARDS", "TENSORS", "SIZE", "AGE", "METRIC", "NEEDED BY", "STATE"}};
+    for (std::size_t i = 0; i < entries->size(); ++i) {
+        const Entry& entry = (*entries)[i];
         const bool is_known = entry.job != 0 || entry.shards != 0;
         rows.push_back({is_known ? std::to_string(entry.job) : "-", std::to_string(entry.id.step), std::to_string(entry.id.attempt),
                         is_known ? std::to_string(entry.shards) : "-", is_known ? std::to_string(entry.tensors) : "-", size_text(entry.bytes),
-                        human_duration(static_cast<double>(now_s - moment_of(entry))),
-                        fmt::format("{}{}{}", name_of(entry.state), entry.why.empty() ? "" : ": ", plain(entry.why))});
+                        human_duration(static_cast<double>(now_s - moment_of(entry))), entry.metric ? fmt::format("{:.6g}", *entry.metric) : "-",
+                        needed[i].empty() ? "-" : needed[i], state_text(entry, now_s)});
     }
-    fmt::print("{}", columns(rows, "rrrrrrrl"));
+    fmt::print("{}", columns(rows, "rrrrrrrrll"));
     return 0;
 }
 

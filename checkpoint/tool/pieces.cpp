@@ -45,10 +45,6 @@ std::optional<Piece> Pieces::next() {
     return piece;
 }
 
-const Shape& shape_of(const TensorRecord& tensor, std::uint32_t rank) {
-    return is_per_rank(tensor.policy) ? tensor.boxes.at(rank).extent : tensor.global_shape;
-}
-
 std::uint64_t piece_elements(const Manifest& manifest, const TensorRecord& tensor) {
     const std::uint64_t blocks = manifest.block_bytes * std::min<std::uint64_t>(tensor.boxes.size(), 1024);
     return std::clamp(blocks, kLeastBytes, kMostBytes) / bytes_of(tensor.dtype);

@@ -35,8 +35,6 @@ class Pieces {
     bool is_done_ = false;
 };
 
-// What this rank holds of it; of all but a per-rank tensor, the global shape.
-const Shape& shape_of(const TensorRecord& tensor, std::uint32_t rank);
 // A piece for each of these bytes at most; larger where many shards hold parts of each row, so that blocks are read seldom.
 std::uint64_t piece_elements(const Manifest& manifest, const TensorRecord& tensor);
 // The piece's bytes, little-endian, verified. `bytes` is resized. Errors: as Checkpoint::fill.

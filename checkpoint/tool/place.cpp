@@ -20,6 +20,7 @@ namespace {
 constexpr const char* kManifestName = "MANIFEST";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kDeleting = ".del-";
+constexpr std::string_view kAside = ".bad-";
 constexpr std::uint64_t kMostManifestBytes = 1u << 30;
 
 Result<std::string> read_manifest(int folder, const std::string& place) {
@@ -44,7 +45,12 @@ Result<std::string> read_manifest(int folder, const std::string& place) {
 // Sizes and the newest change of a folder's files, links counted as such.
 void measure(int folder, Entry& entry) {
     struct stat status {};
-    if (::fstat(folder, &status) == 0) entry.changed_unix_s = status.st_mtime;
+    if (::fstat(folder, &status) == 0) {
+        entry.changed_unix_s = status.st_mtime;
+        entry.device = status.st_dev;
+        entry.inode = status.st_ino;
+    }
+    entry.marks = marks_of(folder);
     for (const std::string& name : names_in(folder)) {
         if (::fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
         entry.changed_unix_s = std::max<std::int64_t>(entry.changed_unix_s, status.st_mtime);
@@ -66,6 +72,7 @@ void judge(const Result<Opened>& opened, Entry& entry) {
     entry.job = manifest.job;
     entry.shards = manifest.shards.size();
     entry.tensors = manifest.tensors.size();
+    entry.metric = manifest.metric;
     const auto checked = check_shards(*opened);
     if (checked) entry.state = State::Durable;
     if (!checked) entry.why = checked.error().message;
@@ -77,6 +84,7 @@ std::optional<Entry> entry_of(const Place& place, int root, const std::string& n
     std::string_view rest = name;
     if (name.starts_with(kTemporary)) entry.state = State::Unfinished;
     if (name.starts_with(kDeleting)) entry.state = State::Deleting;
+    if (name.starts_with(kAside)) entry.state = State::Tainted;
     if (entry.state != State::Damaged) rest.remove_prefix(kTemporary.size());
     const auto id = parse_folder_name(rest);
     if (!id || (place.only && *place.only != *id)) return std::nullopt;
@@ -85,6 +93,7 @@ std::optional<Entry> entry_of(const Place& place, int root, const std::string& n
         const Fd folder(::openat(root, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
         if (folder) measure(folder.get(), entry);
     }
+    if (entry.state == State::Tainted) entry.why = "found damaged when it was read back, and set aside";
     if (entry.state == State::Damaged) judge(open_checkpoint(place, *id), entry);
     return entry;
 }
@@ -118,6 +127,7 @@ std::string_view name_of(State state) {
         case State::Damaged: return "damaged";
         case State::Unfinished: return "unfinished";
         case State::Deleting: return "deleting";
+        case State::Tainted: return "tainted";
     }
     return "?";
 }
@@ -163,7 +173,7 @@ Result<std::vector<Entry>> entries_of(const Place& place) {
     }
     std::stable_sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
         auto key = [&](const Entry& entry) {
-            const int group = entry.state == State::Unfinished ? 1 : entry.state == State::Deleting ? 2 : 0;
+            const int group = entry.state == State::Tainted ? 1 : entry.state == State::Unfinished ? 2 : entry.state == State::Deleting ? 3 : 0;
             return std::tuple(group, entry.job == 0 ? last_job : entry.job, entry.id.attempt, entry.id.step);
         };
         return key(a) < key(b);

@@ -27,6 +27,7 @@ enum class State {
     Damaged,     // published, but not that
     Unfinished,  // a temporary folder: being saved, or left behind
     Deleting,    // has lost its name already
+    Tainted,     // set aside: found damaged when it was read back
 };
 std::string_view name_of(State state);
 
@@ -42,6 +43,10 @@ struct Entry {
     std::int64_t changed_unix_s = 0;  // the newest change of the folder or a file in it
     std::int64_t written_unix_s = 0;  // of its MANIFEST; 0: there is none
     bool has_manifest = false;
+    Marks marks;
+    std::optional<double> metric;
+    std::uint64_t device = 0;  // the folder's
+    std::uint64_t inode = 0;
 };
 
 struct Place {

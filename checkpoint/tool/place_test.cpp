@@ -52,8 +52,10 @@ TEST_F(Places, SayInWhichStateEachCheckpointIs) {
     fs::rename(path({400, 1}), root_ + "/.tmp-" + folder_name({400, 1}));
     fs::rename(path({500, 1}), root_ + "/.del-" + folder_name({500, 1}));
     fs::create_directories(root_ + "/step-000000000600-e000001.backup");
+    write({700, 1});
+    ASSERT_TRUE(Store::open(root_)->set_aside({700, 1}).ok());
     const auto entries = entries_of(place()).value();
-    ASSERT_EQ(entries.size(), 5u);
+    ASSERT_EQ(entries.size(), 6u);
     auto state_of = [&](std::uint64_t step) {
         for (const Entry& entry : entries) {
             if (entry.id.step == step) return std::pair(entry.state, entry.why);
@@ -67,6 +69,7 @@ TEST_F(Places, SayInWhichStateEachCheckpointIs) {
     EXPECT_THAT(state_of(300).second, HasSubstr("shard-00001-of-00003.h5: No such file"));
     EXPECT_EQ(state_of(400).first, State::Unfinished);
     EXPECT_EQ(state_of(500), std::pair(State::Deleting, std::string()));
+    EXPECT_EQ(state_of(700).first, State::Tainted);
     EXPECT_EQ(open_one(place()).value().id, kFirst);
 }
 

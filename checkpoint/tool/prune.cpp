@@ -40,6 +40,7 @@ Choice judge_other(const Entry& entry, std::int64_t now_unix_s) {
             if (age_s < kTemporaryRestSeconds) return {entry, false, "unfinished, and changed within the hour: it may be being saved"};
             return {entry, true, "left behind by a save that never ended"};
         case State::Durable:
+        case State::Tainted:
         case State::Damaged: break;
     }
     return {entry, false, "damaged: not counted and not touched"};
@@ -78,6 +79,8 @@ std::vector<Choice> choose(const std::vector<Entry>& entries, const PruneRule& r
             choices.push_back({*at, false, fmt::format("among the newest {}", rule.keep)});
         } else if (range != first.end() && range->second == &*at) {
             choices.push_back({*at, false, fmt::format("the first of its {} steps", rule.every)});
+        } else if (at->marks.is_pinned) {
+            choices.push_back({*at, false, "pinned"});
         } else {
             choices.push_back({*at, true, "old"});
         }
@@ -97,6 +100,9 @@ Result<void> remove(const Place& place, const std::string& name) {
     }
     auto doomed = take_name(place, root->get(), name);
     if (!doomed) return doomed.error();
+    if (is_pinned(folder.get()) && parse_folder_name(name) && ::renameat2(root->get(), doomed->c_str(), root->get(), name.c_str(), RENAME_NOREPLACE) == 0) {
+        return Error{Code::Refused, path + " is pinned"};
+    }
     for (const std::string& file : names_in(folder.get())) {
         if (::unlinkat(folder.get(), file.c_str(), 0) != 0 && errno != ENOENT) return errno_error(fmt::format("cannot delete {}/{}/{}", place.root, *doomed, file));
     }

@@ -3,7 +3,7 @@
 //
 // Kept of each job: the newest N durable ones, and with --every STEPS the first durable one in each range of so many steps.
 // Never touched: names that are not exactly Store's, damaged checkpoints (a person looks at them), a temporary folder
-// that has a MANIFEST (it may be committed) or was changed within the hour, and whatever another `ckpt` reads (flock).
+// that has a MANIFEST (it may be committed) or was changed within the hour, what is pinned, and whatever somebody reads (flock).
 
 #include <cstdint>
 #include <string>

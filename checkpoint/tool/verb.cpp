@@ -68,9 +68,13 @@ constexpr Command kCommands[] = {
      "No tensor is copied. Where a shard is missing, HDF5 gives NaN for floats and 0 for other numbers.\n"},
     {"export", "PLACE [STEP] --output FILE", "all tensors as one safetensors or npz file", 1, 2, export_options, run_export,
      "  gangline ckpt export 12 --output model.safetensors\n  gangline ckpt export checkpoints 1200 --format npz --rank 0 --output all.npz\n"},
+    {"pin", "PLACE [STEP]", "keep a checkpoint until it is unpinned", 1, 2, no_options, run_pin,
+     "  gangline ckpt pin 12 1200\n  gangline ckpt pin checkpoints/step-000000001200-e000003\n\n"
+     "Neither the gang's own deletion nor prune takes it then.\n"},
+    {"unpin", "PLACE [STEP]", "let a pinned checkpoint go again", 1, 2, no_options, run_unpin, "  gangline ckpt unpin 12 1200\n"},
     {"prune", "PLACE --keep N", "delete old checkpoints", 1, 1, prune_options, run_prune,
      "  gangline ckpt prune checkpoints --keep 3 --dry-run\n  gangline ckpt prune checkpoints --keep 3 --every 10000 --yes\n\n"
-     "Damaged checkpoints, foreign names and what a save may still be writing are never touched. A job that runs\n"
+     "Damaged and pinned checkpoints, foreign names and what a save may still be writing are never touched. A job that runs\n"
      "falls back to an older checkpoint when the one it knows is gone: keep 2 or more of such a job.\n"},
 };
 

@@ -2,6 +2,7 @@
 
 #include "checkpoint/tool/verb.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -42,7 +43,7 @@ class TheVerb : public Folder {
 
 TEST_F(TheVerb, ExplainsItselfAndEachCommand) {
     EXPECT_EQ(run({}).code, 2);
-    for (const char* command : {"ls", "show", "verify", "diff", "view", "export", "prune"}) {
+    for (const char* command : {"ls", "show", "verify", "diff", "view", "export", "pin", "unpin", "prune"}) {
         EXPECT_THAT(run({"--help"}).out, HasSubstr(command));
         const Said help = run({command, "--help"});
         EXPECT_EQ(help.code, 0);
@@ -100,6 +101,28 @@ TEST_F(TheVerb, TakesSplittableAndDroppedStateForEachRanksOwn) {
         EXPECT_THAT(exported["notes"][0].get<std::string>(), HasSubstr("as each rank has its own: rng"));
         EXPECT_EQ(run({"export", root_, "200", "--format", "npz", "-o", file, "--force", "--rank", "1", "--json"}).json()["export"]["tensors"], 10);
     }
+}
+
+TEST_F(TheVerb, ListsWhoNeedsEachCheckpointAndWhatIsProved) {
+    for (const std::uint64_t step : {100u, 200u, 300u}) write({step, 1});
+    ASSERT_TRUE(Store::open(root_)->write_rule({.last = 2}).ok());
+    EXPECT_EQ(run({"pin", root_, "100", "--json"}).json()["pin"]["pinned"], true);
+    {
+        const Fd folder(::open(path(kSecond).c_str(), O_RDONLY | O_DIRECTORY));
+        ASSERT_TRUE(mark_verified(real_disk(), folder.get(), ::time(nullptr)).ok());
+    }
+    const auto listed = run({"ls", root_, "--json"}).json()["checkpoints"];
+    EXPECT_EQ(listed[0]["needed_by"], "pinned");
+    EXPECT_EQ(listed[0]["pinned"], true);
+    EXPECT_TRUE(listed[0]["verified_unix_s"].is_null() && listed[0]["metric"].is_null());
+    EXPECT_EQ(listed[1]["needed_by"], "last, verified");
+    EXPECT_TRUE(listed[1]["verified_unix_s"].is_number());
+    const Said text = run({"ls", root_});
+    EXPECT_THAT(text.out, HasSubstr("NEEDED BY"));
+    EXPECT_THAT(text.out, HasSubstr("last, verified  verified "));
+    EXPECT_EQ(run({"unpin", root_, "100"}).code, 0);
+    EXPECT_EQ(run({"ls", root_, "--json"}).json()["checkpoints"][0]["needed_by"], "");
+    EXPECT_EQ(run({"pin", root_, "700"}).code, 3);
 }
 
 TEST_F(TheVerb, VerifyExitsWithOneWhereBytesAreDamaged) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "checkpoint/tool/test_folder.h"
+#include "checkpoint/view.h"
 
 namespace gangline::checkpoint::tool {
 namespace {
@@ -57,12 +58,35 @@ TEST_F(AView, ShowsGlobalTensorsToH5py) {
                        "/view.h5', 'r')['model/matrix'][()]\nassert np.isnan(m[4:8]).all() and not np.isnan(m[:4]).any(), m\n"));
 }
 
+TEST_F(AView, ComesWithASaveUnlessItsPartsAreTooMany) {
+    float seven = 7;
+    std::vector<double> clocks{0.5, 1.5, 2.5};
+    write(kFirst, 3, 1, [&](Model& model) {
+        model.add("100%/a%b", DType::F32, Policy::Replicated, {1}, {0}, {1}, &seven);
+        model.add("clock", DType::F64, Policy::PerRank, {}, {}, {}, &clocks[model.rank]);
+    });
+    const Store store = Store::open(root_).value();
+    const Manifest manifest = store.open_published(kFirst)->manifest();
+    EXPECT_EQ(mappings_of(manifest), 3 + 3 + 7 + 1 + 3 + 3);  // two sliced tensors, replicated ones, two of each rank's own
+    ASSERT_TRUE(checkpoint::write_view(store, kFirst, mappings_of(manifest) - 1).ok());
+    EXPECT_FALSE(fs::exists(path(kFirst, "view.h5")));
+    ASSERT_TRUE(checkpoint::write_view(store, kFirst).ok());
+    EXPECT_EQ(checkpoint::write_view(store, kSecond).error().code, Code::NotFound);
+    std::size_t files = 0;
+    for ([[maybe_unused]] const auto& entry : fs::directory_iterator(path(kFirst))) ++files;
+    EXPECT_EQ(files, 5u);  // three shards, MANIFEST, view.h5: nothing temporary
+    if (!has_python("h5py")) GTEST_SKIP() << "python3-h5py is not installed";
+    EXPECT_TRUE(python("FILE = '" + folder_name(kFirst) + "/view.h5'\n" + kLook + "assert [f['rank_state/%d/clock' % r][()] for r in range(3)] == [0.5, 1.5, 2.5]\n"));
+}
+
 TEST_F(AView, ReplacesOnlyARegularFileAndOnlyWhenTold) {
     write(kFirst);
     ASSERT_TRUE(view().ok());
-    EXPECT_EQ(view().error().code, Code::Refused);
-    EXPECT_THAT(view().error().message, HasSubstr("--force"));
-    EXPECT_TRUE(view("", Existing::Replace).ok());
+    EXPECT_TRUE(view().ok());  // its own place: what a save has made there is made anew
+    ASSERT_TRUE(view(root_ + "/v.h5").ok());
+    EXPECT_EQ(view(root_ + "/v.h5").error().code, Code::Refused);
+    EXPECT_THAT(view(root_ + "/v.h5").error().message, HasSubstr("--force"));
+    EXPECT_TRUE(view(root_ + "/v.h5", Existing::Replace).ok());
     std::ofstream(root_ + "/precious") << "words";
     fs::create_symlink("precious", root_ + "/link.h5");
     EXPECT_THAT(view(root_ + "/link.h5", Existing::Replace).error().message, HasSubstr("not a regular file"));

@@ -44,6 +44,18 @@ static void begin(void) {
     setenv("GANGLINE_CHECKPOINT_DIR", folder, 1);
 }
 
+/* Of the checkpoint that is there; 0: none. */
+static int manifest_version(int step) {
+    char path[sizeof folder + 64];
+    unsigned char begin_of_it[9] = {0};
+    snprintf(path, sizeof path, "%s/step-%012d-e000000/MANIFEST", folder, step);
+    FILE* const file = fopen(path, "rb");
+    if (file == NULL) return 0;
+    const size_t count = fread(begin_of_it, 1, sizeof begin_of_it, file);
+    fclose(file);
+    return count == sizeof begin_of_it ? begin_of_it[8] : 0;
+}
+
 static gangline_gang* joined(void) {
     gangline_gang* gang = NULL;
     GOOD(gangline_join(&gang));
@@ -163,7 +175,7 @@ static void test_state_of_every_type_comes_back(void) {
     GOOD(gangline_save_release(&save));
     EXPECT(save == NULL);
     GOOD(gangline_save_release(&save));
-    GOOD(gangline_save(gang, 20, GANGLINE_SAVE_FENCED, &save));
+    GOOD(gangline_save_measured(gang, 20, GANGLINE_SAVE_FENCED, 0.5, &save));
     GOOD(gangline_fence_tensor(gang, "number"));
     written.number = 5;
     GOOD(gangline_fence(gang));
@@ -172,6 +184,7 @@ static void test_state_of_every_type_comes_back(void) {
     GOOD(gangline_save_release(&save));
     GOOD(gangline_finish(gang, 20000));
     GOOD(gangline_leave(&gang));
+    EXPECT(manifest_version(10) < 3 && manifest_version(20) == 3); /* one with a metric */
 
     gang = joined();
     fill(&read, 7);
@@ -229,6 +242,7 @@ static void test_wrong_input_is_refused_with_words(void) {
 
     BAD(gangline_save(NULL, 1, GANGLINE_SAVE_NOW, &save), GANGLINE_INVALID_ARGUMENT, "`gang` is null");
     BAD(gangline_save(gang, 1, 7, &save), GANGLINE_INVALID_ARGUMENT, "there is no mode 7");
+    BAD(gangline_save_measured(gang, 1, 7, 0.5, &save), GANGLINE_INVALID_ARGUMENT, "there is no mode 7");
     GOOD(gangline_save(gang, 5, GANGLINE_SAVE_NOW, NULL));
     BAD(gangline_save(gang, 5, GANGLINE_SAVE_NOW, &save), GANGLINE_INVALID_ARGUMENT, "steps must rise");
     EXPECT(save == NULL);

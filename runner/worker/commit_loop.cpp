@@ -1,24 +1,22 @@
 #include "runner/worker/commit_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "checkpoint/view.h"
 #include "runner/worker/quiet_thread.h"
 
 namespace gangline {
-namespace {
-
-constexpr std::size_t kKeptAlone = 3;
-
-}  // namespace
-
 CommitLoop::CommitLoop(const Place& place, const checkpoint::Store& store, Outlets outlets)
     : place_(place), store_(store), outlets_(std::move(outlets)), committer_({.world = place.size, .attempt = place.attempt}) {
     thread_ = quiet_thread([this] { run(); });
+    if (place_.scrub_mib_s != 0) scrub_loop_ = std::make_unique<ScrubLoop>(place_, store_, outlets_.tainted);
 }
 
 CommitLoop::~CommitLoop() {
+    scrub_loop_.reset();
     {
         const std::lock_guard lock(mutex_);
         is_stopping_ = true;
@@ -46,7 +44,15 @@ void CommitLoop::run() {
     for (;;) {
         const auto is_ready = [&] { return is_stopping_ || !events_.empty(); };
         const auto deadline = committer_.next_deadline();
-        if (events_.empty() && committer_.is_idle()) {
+        if (events_.empty() && committer_.is_idle() && !is_stopping_) {
+            if (!views_.empty()) {
+                const std::uint64_t step = views_.front();
+                views_.pop_front();
+                lock.unlock();
+                write_view(step);
+                lock.lock();
+                continue;
+            }
             is_idle_ = true;
             changed_.notify_all();
         }
@@ -82,17 +88,55 @@ void CommitLoop::perform_one(const checkpoint::AskCoordinator& action) {
     if (place_.is_alone) {
         post(decide_alone(action));
     } else {
-        (void)outlets_.ask(action);
+        const checkpoint::Sealed& manifest = action.manifest;
+        (void)outlets_.ask(action.step, {std::string(manifest.digest.begin(), manifest.digest.end()), manifest.total_bytes, manifest.metric, marks()});
     }
+}
+
+// What the coordinator cannot see: pins, and the newest checkpoint that was read back.
+std::vector<MarkedCheckpoint> CommitLoop::marks() const {
+    std::vector<MarkedCheckpoint> all;
+    bool has_verified = false;
+    const auto there = store_.published();
+    for (auto id = there.rbegin(); id != there.rend(); ++id) {
+        const checkpoint::Marks marks = store_.marks(*id);
+        const bool is_newest_verified = marks.verified_unix_s.has_value() && !has_verified;
+        has_verified |= is_newest_verified;
+        if (marks.is_pinned || is_newest_verified) all.push_back({id->step, id->attempt, marks.is_pinned, is_newest_verified});
+    }
+    std::reverse(all.begin(), all.end());
+    return all;
 }
 
 // Without a coordinator the rename is the commit.
 checkpoint::CommitReply CommitLoop::decide_alone(const checkpoint::AskCoordinator& action) {
     const auto published = store_.publish(id_of(action.step), action.manifest.digest);
-    if (!published) return {action.step, false, published.error().message, {}};
-    auto keep = store_.published();
-    if (keep.size() > kKeptAlone) keep.erase(keep.begin(), keep.end() - kKeptAlone);
-    return {action.step, true, "", std::move(keep)};
+    if (!published) return {action.step, false, published.error().message, {}, 0};
+    return {action.step, true, "", kept_alone(), place_.rule.every};
+}
+
+std::vector<checkpoint::CheckpointId> CommitLoop::kept_alone() {
+    const auto there = store_.published();
+    std::vector<KeptCheckpoint> all;
+    for (const checkpoint::CheckpointId& id : there) {
+        if (!metrics_.contains(id)) {
+            if (const auto found = store_.open_published(id)) metrics_[id] = found->manifest().metric;
+        }
+        const auto good = metrics_.find(id);
+        const checkpoint::Marks marks = store_.marks(id);
+        all.push_back({.step = id.step,
+                       .metric = good != metrics_.end() ? good->second : std::nullopt,
+                       .is_damaged = good == metrics_.end(),
+                       .is_verified = marks.verified_unix_s.has_value(),
+                       .is_pinned = marks.is_pinned});
+    }
+    std::erase_if(metrics_, [&](const auto& known) { return !std::binary_search(there.begin(), there.end(), known.first); });
+    const std::vector<Needs> needs = needs_of(all, place_.rule);
+    std::vector<checkpoint::CheckpointId> keep;
+    for (std::size_t i = 0; i < there.size(); ++i) {
+        if (needs[i].any()) keep.push_back(there[i]);
+    }
+    return keep;
 }
 
 void CommitLoop::perform_one(const checkpoint::Publish& action) {
@@ -113,8 +157,19 @@ void CommitLoop::perform_one(const checkpoint::DropTemporary& action) {
 // Not behind a publish that failed: the disk is not to be trusted with less.
 void CommitLoop::perform_one(const checkpoint::DeleteOld& action) {
     if (unpublished_ == action.step) return;
-    const std::string problems = store_.delete_old({place_.job, id_of(action.step), action.keep, place_.recycles});
+    if (!std::exchange(has_written_rule_, true)) (void)store_.write_rule(place_.rule);
+    const std::string problems = store_.delete_old({place_.job, id_of(action.step), action.keep, place_.recycles, action.keep_every});
     if (!problems.empty()) outlets_.complain(problems);
+}
+
+void CommitLoop::perform_one(const checkpoint::WriteView& action) {
+    if (place_.writes_views && unpublished_ != action.step) views_.push_back(action.step);
+}
+
+// A checkpoint that is gone already needs none.
+void CommitLoop::write_view(std::uint64_t step) {
+    const auto written = checkpoint::write_view(store_, id_of(step));
+    if (!written && written.error().code != Code::NotFound) outlets_.complain(fmt::format("view.h5 of step {} was not written: {}", step, written.error().message));
 }
 
 }  // namespace gangline

@@ -6,12 +6,16 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 
+#include "base/commit_letter.h"
 #include "checkpoint/committer.h"
 #include "runner/worker/place.h"
+#include "runner/worker/scrub_loop.h"
 
 namespace gangline {
 
@@ -19,9 +23,10 @@ class CommitLoop {
   public:
     struct Outlets {
         // Asks the coordinator; the answer is posted. Errors are tolerated: the request is repeated.
-        std::function<Result<void>(const checkpoint::AskCoordinator&)> ask;
+        std::function<Result<void>(std::uint64_t step, const CommitLetter&)> ask;
         std::function<void(const checkpoint::Tell&)> tell;  // every rank
         std::function<void(const std::string&)> complain;   // the user
+        ScrubLoop::Tell tainted;                            // the coordinator and the user
     };
     CommitLoop(const Place& place, const checkpoint::Store& store, Outlets outlets);
     ~CommitLoop();
@@ -37,9 +42,13 @@ class CommitLoop {
     void perform_one(const checkpoint::Publish& action);
     void perform_one(const checkpoint::DropTemporary& action);
     void perform_one(const checkpoint::DeleteOld& action);
+    void perform_one(const checkpoint::WriteView& action);
     void perform_one(const checkpoint::Tell& action) { outlets_.tell(action); }
     void perform_one(const checkpoint::Complain& action) { outlets_.complain(action.what); }
     checkpoint::CommitReply decide_alone(const checkpoint::AskCoordinator& action);
+    std::vector<checkpoint::CheckpointId> kept_alone();
+    std::vector<MarkedCheckpoint> marks() const;
+    void write_view(std::uint64_t step);
     checkpoint::CheckpointId id_of(std::uint64_t step) const { return {step, place_.attempt}; }
 
     Place place_;
@@ -52,8 +61,12 @@ class CommitLoop {
     std::deque<checkpoint::CommitterEvent> events_;
     bool is_idle_ = true;
     std::optional<std::uint64_t> unpublished_;  // the step whose publish failed last
+    std::deque<std::uint64_t> views_;           // steps that are to get one
+    bool has_written_rule_ = false;
+    std::map<checkpoint::CheckpointId, std::optional<double>> metrics_;  // alone: of good checkpoints, as their manifests say
     bool is_stopping_ = false;
     std::thread thread_;
+    std::unique_ptr<ScrubLoop> scrub_loop_;
 };
 
 }  // namespace gangline

@@ -66,6 +66,7 @@ struct Gang::Impl {
             stop_at.store((now().steady + milliseconds(ms)).time_since_epoch().count(), std::memory_order_relaxed);
         }
         stop_announced.notify_all();
+        saver.hurry();  // the grace is short
     }
     Result<std::optional<std::uint64_t>> restore();
     Result<std::optional<std::uint64_t>> restore_alone(const checkpoint::Store& store);
@@ -111,7 +112,15 @@ Result<void> Gang::Impl::fill(const checkpoint::Store& store, const RestorePoint
 // The newest is taken or nothing: an older one in its place would be a silent loss.
 Result<std::optional<std::uint64_t>> Gang::Impl::restore_alone(const checkpoint::Store& store) {
     const auto there = store.published();
-    if (there.empty()) return std::optional<std::uint64_t>();
+    const auto aside = store.aside();  // found damaged after they were saved
+    if (there.empty() && aside.empty()) return std::optional<std::uint64_t>();
+    if (there.empty()) {
+        return Error{Code::Damaged, fmt::format("{}: each checkpoint was found damaged (.bad-{}); delete the folder to start afresh", place.checkpoint_folder,
+                                                checkpoint::folder_name(aside.back()))};
+    }
+    if (place.rank == 0 && !aside.empty() && aside.back() > there.back()) {
+        fmt::print(stderr, "gangline: the checkpoint of step {} was found damaged and set aside: this run goes on from step {}\n", aside.back().step, there.back().step);
+    }
     auto found = store.open_published(there.back());
     auto filled = found ? found->restore(tracked, place.rank, place.size, another_world) : Result<void>(found.error());
     if (filled) return std::optional(there.back().step);
@@ -203,9 +212,9 @@ Result<void> Gang::track(const Tensor& tensor, SplitCallback split) {
     return {};
 }
 
-Save Gang::save(std::uint64_t step, SaveMode mode) {
+Save Gang::save(std::uint64_t step, const SaveOptions& options) {
     const TimePoint begun = now().steady;
-    Save save = impl_->saver.save(step, impl_->tracked, mode);
+    Save save = impl_->saver.save(step, impl_->tracked, options);
     const Duration stall = now().steady - begun;
     impl_->saver.stalled(stall);
     impl_->page.add(&ProgressPage::checkpoint_stall_ns, stall);

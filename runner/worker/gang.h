@@ -77,6 +77,12 @@ class Save {
 // When the tracked state may be changed again: at once, or after fence().
 enum class SaveMode { Now, Fenced };
 
+struct SaveOptions {
+    SaveMode mode = SaveMode::Now;
+    // How good this state is (a validation loss), for --keep-best: rank 0's counts. One that is not finite is never the best.
+    std::optional<double> metric = {};
+};
+
 class Gang {
     struct Impl;
 
@@ -138,7 +144,9 @@ class Gang {
 
     // Copies the tracked state and returns (with Fenced: before it is copied); threads write it. Waits only while the save before is still
     // being written. Steps must rise within an attempt. A failure stops nothing: the job's page tells it, and so does the Save.
-    Save save(std::uint64_t step, SaveMode mode = SaveMode::Now);
+    //   gang.save(step, {.metric = validation_loss});
+    Save save(std::uint64_t step, const SaveOptions& options = {});
+    Save save(std::uint64_t step, SaveMode mode) { return save(step, SaveOptions{mode, {}}); }
     // Before the tracked state is changed after a Fenced save: waits until it is copied. Usually it is already.
     //   gang.save(step, SaveMode::Fenced);  forward(); backward();  gang.fence();  optimizer_step();
     void fence();

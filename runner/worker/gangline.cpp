@@ -157,6 +157,20 @@ gangline_code end_wait(const char* function, gangline_gang* gang, std::optional<
     });
 }
 
+gangline_code save_with(const char* name, gangline_gang* gang, uint64_t step, int mode, std::optional<double> metric, gangline_save_handle** save) {
+    if (save != nullptr) *save = nullptr;
+    return guarded(name, {{"gang", gang}}, [&](const char* function) -> Result<void> {
+        if (mode != GANGLINE_SAVE_NOW && mode != GANGLINE_SAVE_FENCED) return wrong(function, fmt::format("there is no mode {}", mode));
+        auto handle = std::make_unique<gangline_save_handle>(gangline_save_handle{gangline::Save(nullptr)});
+        handle->save = gang->gang.save(step, {.mode = mode == GANGLINE_SAVE_NOW ? gangline::SaveMode::Now : gangline::SaveMode::Fenced, .metric = metric});
+        if (handle->save.is_done()) {
+            if (auto outcome = handle->save.wait(); !outcome && outcome.error().code == Code::InvalidArgument) return outcome;
+        }
+        if (save != nullptr) *save = handle.release();
+        return {};
+    });
+}
+
 }  // namespace
 
 uint32_t gangline_api_version(void) { return GANGLINE_API_VERSION; }
@@ -286,17 +300,10 @@ gangline_code gangline_track_splittable(gangline_gang* gang, const char* name, i
 }
 
 gangline_code gangline_save(gangline_gang* gang, uint64_t step, int mode, gangline_save_handle** save) {
-    if (save != nullptr) *save = nullptr;
-    return guarded(__func__, {{"gang", gang}}, [&](const char* function) -> Result<void> {
-        if (mode != GANGLINE_SAVE_NOW && mode != GANGLINE_SAVE_FENCED) return wrong(function, fmt::format("there is no mode {}", mode));
-        auto handle = std::make_unique<gangline_save_handle>(gangline_save_handle{gangline::Save(nullptr)});
-        handle->save = gang->gang.save(step, mode == GANGLINE_SAVE_NOW ? gangline::SaveMode::Now : gangline::SaveMode::Fenced);
-        if (handle->save.is_done()) {
-            if (auto outcome = handle->save.wait(); !outcome && outcome.error().code == Code::InvalidArgument) return outcome;
-        }
-        if (save != nullptr) *save = handle.release();
-        return {};
-    });
+    return save_with(__func__, gang, step, mode, std::nullopt, save);
+}
+gangline_code gangline_save_measured(gangline_gang* gang, uint64_t step, int mode, double metric, gangline_save_handle** save) {
+    return save_with(__func__, gang, step, mode, metric, save);
 }
 
 gangline_code gangline_save_wait(const gangline_save_handle* save, uint64_t limit_ms) {

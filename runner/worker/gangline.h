@@ -150,6 +150,8 @@ gangline_code gangline_track_splittable(gangline_gang* gang, const char* name, i
  * job's page tells it, and so does gangline_save_wait. `save` may be null; what it is set to (null after a failure) is to be released.
  * Errors: INVALID_ARGUMENT (steps do not rise, no such mode): nothing is saved. */
 gangline_code gangline_save(gangline_gang* gang, uint64_t step, int mode, gangline_save_handle** save);
+/* The same, with how good this state is (a validation loss), for --keep-best: rank 0's counts. One that is not finite is never the best. */
+gangline_code gangline_save_measured(gangline_gang* gang, uint64_t step, int mode, double metric, gangline_save_handle** save);
 /* Until it is known whether the checkpoint counts. Errors: why it does not (NO_SPACE, REFUSED, UNAVAILABLE, ...), or DEADLINE: not known yet. */
 gangline_code gangline_save_wait(const gangline_save_handle* save, uint64_t limit_ms);
 gangline_code gangline_save_is_done(const gangline_save_handle* save, bool* is_done);

@@ -14,6 +14,8 @@
 namespace gangline {
 namespace {
 
+constexpr std::uint64_t kMostMibS = 1'000'000;
+
 class Variables {
   public:
     explicit Variables(const Getenv& get) : get_(get) {}
@@ -24,15 +26,16 @@ class Variables {
     }
     bool has(const char* name) const { return get_(name) != nullptr; }
     // Zero when it is not set; the first bad one is kept in `error`.
-    std::uint64_t number(const char* name, std::uint64_t most) {
+    std::uint64_t number(const char* name, std::uint64_t most) { return number(name, 0, most, 0, ""); }
+    std::uint64_t number(const char* name, std::uint64_t least, std::uint64_t most, std::uint64_t otherwise, const char* because) {
         const char* value = get_(name);
-        if (value == nullptr) return 0;
+        if (value == nullptr) return otherwise;
         std::uint64_t parsed = 0;
         const char* end = value + std::strlen(value);
         const auto result = std::from_chars(value, end, parsed);
-        if (result.ec != std::errc() || result.ptr != end || value == end || parsed > most) {
-            refuse(fmt::format("environment variable {}='{}' must be a number from 0 to {}", name, value, most));
-            return 0;
+        if (result.ec != std::errc() || result.ptr != end || value == end || parsed < least || parsed > most) {
+            refuse(fmt::format("environment variable {}='{}' must be a number from {} to {}{}", name, value, least, most, because));
+            return otherwise;
         }
         return parsed;
     }
@@ -47,6 +50,18 @@ class Variables {
   private:
     const Getenv& get_;
 };
+
+RetentionRule read_rule(Variables& variables) {
+    RetentionRule rule;
+    rule.last = static_cast<std::uint32_t>(
+        variables.number("GANGLINE_KEEP_LAST", kLeastLast, kMostKept, rule.last, "; two checkpoints at least stay, since the newest may turn out damaged"));
+    rule.every = variables.number("GANGLINE_KEEP_EVERY", kMostEvery);
+    rule.best = static_cast<std::uint32_t>(variables.number("GANGLINE_KEEP_BEST", kMostKept));
+    const std::string best_is = variables.text("GANGLINE_BEST_IS");
+    if (!best_is.empty() && best_is != "lower" && best_is != "higher") variables.refuse(fmt::format("environment variable GANGLINE_BEST_IS='{}' must be lower or higher", best_is));
+    rule.higher_is_better = best_is == "higher";
+    return rule;
+}
 
 void read_gangline(Variables& variables, Place& place) {
     place.job = variables.number("GANGLINE_JOB_ID", std::numeric_limits<std::uint64_t>::max());
@@ -96,6 +111,10 @@ Result<Place> read_place(const Getenv& get, const std::string& run_key) {
     }
     place.recycles = variables.text("GANGLINE_CHECKPOINT_RECYCLE") != "0";
     if (variables.has("GANGLINE_CHECKPOINT_MEMORY_MIB")) place.memory_mib = variables.number("GANGLINE_CHECKPOINT_MEMORY_MIB", std::uint64_t{1} << 32);
+    place.writes_views = variables.text("GANGLINE_CHECKPOINT_VIEW") != "0";
+    place.scrub_mib_s = static_cast<std::uint32_t>(variables.number("GANGLINE_CHECKPOINT_SCRUB", 0, kMostMibS, place.scrub_mib_s, " (MiB a second; 0: no checkpoint is read back)"));
+    place.write_mib_s = static_cast<std::uint32_t>(variables.number("GANGLINE_CHECKPOINT_WRITE_MIB_S", 0, kMostMibS, 0, " (0: no limit)"));
+    place.rule = read_rule(variables);
     if (variables.has("GANGLINE_MTBF_S")) {
         place.mean_between_failures_s = static_cast<double>(std::max<std::uint64_t>(1, variables.number("GANGLINE_MTBF_S", std::numeric_limits<std::uint32_t>::max())));
     }

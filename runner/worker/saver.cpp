@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/shard.h"
+#include "runner/worker/priority.h"
 #include "runner/worker/quiet_thread.h"
 
 namespace gangline {
@@ -55,6 +56,7 @@ Saver::Saver(Place place, Send send)
       interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(place_.mean_between_failures_s)), now().steady),
       memory_(place_, [this](bool start) { return send_({WorkerKind::Keeper, 0, 0, place_.attempt, std::string(1, start ? '\1' : '\0')}); }) {
     image_.when_copied([this] { snapshot_copied(); });
+    if (place_.write_mib_s != 0) slow_disk_.emplace(std::uint64_t{place_.write_mib_s} << 20);
 }
 
 Saver::~Saver() { stop(); }
@@ -67,6 +69,7 @@ void Saver::stop() {
         left.swap(open_);
     }
     changed_.notify_all();
+    hurry();
     if (writer_.joinable()) writer_.join();
     if (adopter_.joinable()) adopter_.join();
     adopted_.reset();
@@ -79,14 +82,15 @@ void Saver::stop() {
 // The folder, and on rank 0 the committer: at the first save, so that a program that never saves needs neither.
 Result<void> Saver::open(std::uint64_t step) {
     if (store_) return {};
-    auto store = checkpoint::Store::open(place_.checkpoint_folder);
+    auto store = checkpoint::Store::open(place_.checkpoint_folder, slow_disk_ ? *slow_disk_ : checkpoint::real_disk());
     if (!store) return store.error();
     store_ = std::move(*store);
     if (place_.rank != 0) return {};
-    const auto ask = [this](const checkpoint::AskCoordinator& question) { return ask_coordinator(question, place_.attempt); };
+    const auto ask = [this](std::uint64_t asked, const CommitLetter& letter) { return ask_coordinator(asked, letter, place_.attempt); };
     auto committer = std::make_unique<CommitLoop>(
         place_, *store_,
-        CommitLoop::Outlets{ask, [this](const checkpoint::Tell& outcome) { tell_all(outcome); }, [this](const std::string& what) { complain(what); }});
+        CommitLoop::Outlets{ask, [this](const checkpoint::Tell& outcome) { tell_all(outcome); }, [this](const std::string& what) { complain(what); },
+                            [this](const checkpoint::CheckpointId& id, const std::string& what) { tell_tainted(id, what); }});
     const std::lock_guard lock(mutex_);
     committer_ = std::move(committer);
     for (Waiting& letter : waiting_) {
@@ -96,16 +100,20 @@ Result<void> Saver::open(std::uint64_t step) {
     return {};
 }
 
-Result<void> Saver::ask_coordinator(const checkpoint::AskCoordinator& question, std::uint32_t written_by) {
-    std::string payload(reinterpret_cast<const char*>(question.manifest.digest.data()), question.manifest.digest.size());
-    for (int i = 0; i < 8; ++i) payload += static_cast<char>(question.manifest.total_bytes >> (8 * i));
-    return send_({WorkerKind::Commit, 0, question.step, written_by, payload});
+Result<void> Saver::ask_coordinator(std::uint64_t step, const CommitLetter& letter, std::uint32_t written_by) {
+    return send_({WorkerKind::Commit, 0, step, written_by, encode(letter)});
 }
 
 // Shown to the user here, and by `gangline show`.
 void Saver::complain(const std::string& what) {
     fmt::print(stderr, "gangline: {}\n", what);
     (void)send_({WorkerKind::Fault, 0, 0, place_.attempt, std::string_view(what).substr(0, 4096)});
+}
+
+// It lies there: nobody's state comes from it, and nothing is stopped.
+void Saver::tell_tainted(const checkpoint::CheckpointId& id, const std::string& what) {
+    fmt::print(stderr, "gangline: the checkpoint of step {} is damaged and set aside: {}\n", id.step, what);
+    (void)send_({WorkerKind::DamagedAtRest, 0, id.step, id.attempt, std::string_view(what).substr(0, 4096)});
 }
 
 // Alone, a step that is not newer than what lies there means that the program started afresh beside an older run's state.
@@ -118,7 +126,7 @@ Result<void> Saver::refuse_stale_folder(std::uint64_t step) const {
                                             place_.checkpoint_folder, there.back().step, step)};
 }
 
-Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, SaveMode mode) {
+Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, const SaveOptions& options) {
     auto state = std::make_shared<Save::State>(step);
     if (last_step_ && step <= *last_step_) {
         state->finish(Error{Code::InvalidArgument, fmt::format("save({}) after save({}): steps must rise", step, *last_step_)});
@@ -141,9 +149,9 @@ Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, SaveMode m
     if (begun) begun = refuse_stale_folder(step);
     last_step_ = step;
     if (begun) {
-        begun = begin_copy(step, tracked);
+        begun = begin_copy(step, tracked, options.metric);
         if (begun) {
-            if (mode == SaveMode::Now) fence();
+            if (options.mode == SaveMode::Now) fence();
             return Save(state);
         }
     }
@@ -151,16 +159,17 @@ Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, SaveMode m
     return Save(state);
 }
 
-checkpoint::ShardPlan Saver::plan(std::uint64_t step) const { return {place_.job, step, place_.attempt, place_.rank, place_.size, mine_}; }
+checkpoint::ShardPlan Saver::plan(std::uint64_t step) const { return {place_.job, step, place_.attempt, place_.rank, place_.size, mine_, metric_}; }
 
 // Once the writer and the copiers have finished with the save before. The memory is kept from save to save.
-Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> tracked) {
+Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> tracked, std::optional<double> metric) {
     {
         std::unique_lock lock(mutex_);
         if (!changed_.wait_for(lock, kWriterLimit, [&] { return !job_ && busy_copiers_ == 0; })) {
             return Error{Code::Deadline, fmt::format("the save before is still being written after {} s", kWriterLimit.count())};
         }
     }
+    if (place_.rank == 0) metric_ = metric;
     if (tracked_ != tracked.size()) {  // tensors are only added
         mine_ = checkpoint::tensors_to_write(tracked, place_.rank, place_.size);
         tracked_ = tracked.size();
@@ -270,7 +279,12 @@ void Saver::run_copier() {
     }
 }
 
+void Saver::hurry() {
+    if (slow_disk_) slow_disk_->lift();
+}
+
 void Saver::run_writer() {
+    behind_others_on_disk();
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return is_stopping_ || job_; });  // until save() or stop()
@@ -317,9 +331,10 @@ void Saver::adopt(const checkpoint::CheckpointId& id, std::uint32_t world) {
     Place theirs = place_;
     theirs.attempt = id.attempt;
     theirs.size = world;
-    const auto ask = [this, id](const checkpoint::AskCoordinator& question) { return ask_coordinator(question, id.attempt); };
+    theirs.scrub_mib_s = 0;  // this attempt's own loop does that
+    const auto ask = [this, id](std::uint64_t asked, const CommitLetter& letter) { return ask_coordinator(asked, letter, id.attempt); };
     auto loop = std::make_unique<CommitLoop>(theirs, *adopted_store_,
-                                             CommitLoop::Outlets{ask, [](const checkpoint::Tell&) {}, [this](const std::string& what) { complain(what); }});
+                                             CommitLoop::Outlets{ask, [](const checkpoint::Tell&) {}, [this](const std::string& what) { complain(what); }, {}});
     {
         const std::lock_guard lock(mutex_);
         adopted_ = std::move(loop);
@@ -366,22 +381,11 @@ void Saver::receive(const WorkerHeader& header, std::string_view payload) {
         deliver(header.rank, header.step, header.attempt, payload);
         return;
     }
-    if (header.kind != static_cast<std::uint16_t>(WorkerKind::CommitResult) || payload.size() < 5) return;
-    checkpoint::CommitReply reply;
-    reply.step = header.step;
-    reply.accepted = payload[0] != 0;
-    std::uint32_t count = 0;
-    std::memcpy(&count, payload.data() + 1, 4);
-    payload.remove_prefix(5);
-    if (count > payload.size() / 12) return;
-    for (std::uint32_t i = 0; i < count; ++i) {
-        checkpoint::CheckpointId id;
-        std::memcpy(&id.step, payload.data(), 8);
-        std::memcpy(&id.attempt, payload.data() + 8, 4);
-        payload.remove_prefix(12);
-        reply.keep.push_back(id);
-    }
-    reply.reason = payload;
+    if (header.kind != static_cast<std::uint16_t>(WorkerKind::CommitResult)) return;
+    auto answer = decode_commit_answer(payload);
+    if (!answer) return;
+    checkpoint::CommitReply reply{header.step, answer->accepted, std::move(answer->reason), {}, answer->keep_every};
+    for (const CommitAnswer::Stays& one : answer->keep) reply.keep.push_back({one.step, one.attempt});
     const std::lock_guard lock(mutex_);
     if (adopted_ != nullptr && reply.step == adopted_step_) return is_stopping_ ? void() : adopted_->post(std::move(reply));
     if (committer_ != nullptr && !is_stopping_) committer_->post(std::move(reply));
@@ -443,6 +447,7 @@ void Saver::tell_all(const checkpoint::Tell& outcome) {
 }
 
 Result<void> Saver::drain(TimePoint limit) {
+    hurry();
     {
         std::unique_lock lock(mutex_);
         if (!changed_.wait_until(lock, limit, [&] { return open_.empty() && !job_; })) {

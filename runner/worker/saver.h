@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "checkpoint/image.h"
+#include "checkpoint/slow_disk.h"
 #include "checkpoint/store.h"
 #include "runner/worker/commit_loop.h"
 #include "runner/worker/gang.h"
@@ -44,7 +45,7 @@ class Saver {
     Saver(Place place, Send send);
     ~Saver();  // as stop()
 
-    Save save(std::uint64_t step, std::span<const Tensor> tracked, SaveMode mode);
+    Save save(std::uint64_t step, std::span<const Tensor> tracked, const SaveOptions& options);
     // Whether every rank is to save this step. Rank 0 decides, and tells the others some steps ahead, so that all answer alike.
     bool is_due(std::uint64_t step, bool is_stopping);
     void stalled(Duration time);  // the training waited so long for the last save
@@ -60,6 +61,8 @@ class Saver {
     // Rank 0: this gang has started from an earlier attempt's snapshots of `world` ranks, which come to disk: they become a checkpoint as soon as
     // they are all there.
     void adopt(const checkpoint::CheckpointId& id, std::uint32_t world);
+    // Writes on without a limit to its rate: somebody waits for it. From any thread.
+    void hurry();
     // Ends the threads behind the disk operation under way. What is received later is dropped.
     void stop();
 
@@ -71,8 +74,9 @@ class Saver {
     };
     Result<void> open(std::uint64_t step);
     void complain(const std::string& what);
+    void tell_tainted(const checkpoint::CheckpointId& id, const std::string& what);
     Result<void> refuse_stale_folder(std::uint64_t step) const;
-    Result<void> begin_copy(std::uint64_t step, std::span<const Tensor> tracked);
+    Result<void> begin_copy(std::uint64_t step, std::span<const Tensor> tracked, std::optional<double> metric);
     void run_writer();
     void run_copier();
     void write(std::uint64_t step);
@@ -82,13 +86,14 @@ class Saver {
     void deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t attempt, std::string_view payload);
     void conclude(std::uint64_t step, std::optional<Error> error);
     void tell_all(const checkpoint::Tell& outcome);
-    Result<void> ask_coordinator(const checkpoint::AskCoordinator& question, std::uint32_t written_by);
+    Result<void> ask_coordinator(std::uint64_t step, const CommitLetter& letter, std::uint32_t written_by);
     void watch_adopted(const checkpoint::CheckpointId& id, std::uint32_t world);
     void snapshot_copied();
     std::uint64_t steps_ahead(std::uint64_t step, TimePoint at);
 
     const Place place_;
     const Send send_;
+    std::optional<checkpoint::SlowDisk> slow_disk_;
     std::optional<checkpoint::Store> store_;  // opened by the first save
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -105,6 +110,7 @@ class Saver {
     std::optional<std::pair<std::uint64_t, TimePoint>> asked_;  // the last is_due
     double step_s_ = 0;                                    // a step's time, as is_due sees it
     std::optional<std::uint64_t> job_;  // the step that the writer works on
+    std::optional<double> metric_;      // of the newest step whose copy has begun; rank 0's
     std::uint64_t copies_ = 0;          // saves whose copy has begun
     std::uint64_t copying_ = 0;         // the step of the newest of them
     std::size_t busy_copiers_ = 0;

@@ -24,6 +24,7 @@
 
 #include <fmt/format.h>
 
+#include "base/commit_letter.h"
 #include "base/framing.h"
 #include "base/process.h"
 #include "base/progress_page.h"
@@ -69,14 +70,9 @@ class FakeShepherd {
         ASSERT_EQ(::send(by_rank_.at(rank), packet.data(), packet.size(), 0), static_cast<ssize_t>(packet.size()));
     }
     void answer(const Frame& commit, bool accepted, const std::string& reason) {
-        std::string payload(1, accepted ? '\1' : '\0');
-        const std::uint32_t count = accepted ? 1 : 0;
-        payload.append(reinterpret_cast<const char*>(&count), 4);
-        if (accepted) {
-            payload.append(reinterpret_cast<const char*>(&commit.header.step), 8);
-            payload.append(reinterpret_cast<const char*>(&commit.header.attempt), 4);
-        }
-        send(0, WorkerKind::CommitResult, commit.header.step, commit.header.attempt, payload + reason);
+        CommitAnswer said{accepted, {}, keep_every, reason};
+        if (accepted) said.keep.push_back({commit.header.step, commit.header.attempt});
+        send(0, WorkerKind::CommitResult, commit.header.step, commit.header.attempt, encode(said));
     }
     // The next frame of this kind that nobody has taken yet.
     Frame wait_for(WorkerKind kind) {
@@ -99,6 +95,7 @@ class FakeShepherd {
     }
     std::atomic<bool> accepts{true};  // answers commits by itself
     std::atomic<bool> answers{true};
+    std::atomic<std::uint64_t> keep_every{0};
 
   private:
     void run() {
@@ -150,6 +147,7 @@ class AGang : public ::testing::Test {
         fs::create_directories(folder_);
         for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "SLURM_JOB_ID"}) ::unsetenv(name);
         set("GANGLINE_CHECKPOINT_DIR", folder_ + "/job-7");
+        set("GANGLINE_CHECKPOINT_SCRUB", "0");  // what is being read back is not deleted
     }
     ~AGang() override {
         for (const std::string& name : names_) ::unsetenv(name.c_str());

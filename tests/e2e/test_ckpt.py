@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from processes import until
 from trainer import steady
 
 h5py = pytest.importorskip("h5py")
@@ -74,13 +75,18 @@ def test_view_and_exports_hold_what_the_shards_hold(trained):
     moments = numpy.concatenate([shard["moments"][()] for shard in shards])
     assert moments.shape == (256 * RANKS,) and moments.any() and weights.any()
 
+    with h5py.File(path / "view.h5", "r") as view:  # the save has made it
+        assert view["moments"].is_virtual and view.attrs["step"] == newest(cluster, job)["step"]
+        assert (view["moments"][()] == moments).all() and (view["weights"][()] == weights).all()
+    (path / "view.h5").unlink()
     viewed = answer(cluster, "view", job)
     assert viewed["path"] == str(path / "view.h5")
     with h5py.File(viewed["path"], "r") as view:
         assert view["moments"].is_virtual
         assert (view["moments"][()] == moments).all() and (view["weights"][()] == weights).all()
-    assert "--force" in cluster.cli("ckpt", "view", job, code=3).stderr
-    cluster.cli("ckpt", "view", job, "--force")
+    answer(cluster, "view", job, "--output", "whole.h5")
+    assert "--force" in cluster.cli("ckpt", "view", job, "--output", "whole.h5", code=3).stderr
+    cluster.cli("ckpt", "view", job, "--output", "whole.h5", "--force")
     assert answer(cluster, "verify", job)[0]["good"]
 
     answer(cluster, "export", job, "--format", "npz", "--output", "all.npz")
@@ -123,7 +129,45 @@ def test_diff_tells_two_steps_apart_and_prune_keeps_the_newest(trained):
     assert planned["count"] == len(listed) - 1 and len(answer(cluster, "ls", copies)) == len(listed)
     assert answer(cluster, "prune", copies, "--keep", 1, "--yes")["done"]
     assert [one["step"] for one in answer(cluster, "ls", copies)] == [last["step"]]
-    assert sorted(path.name for path in copies.iterdir()) == [pathlib.Path(last["path"]).name]
+    assert sorted(path.name for path in copies.iterdir() if path.name != ".retention") == [pathlib.Path(last["path"]).name]
+
+
+def test_checkpoints_stay_that_somebody_needs(cluster):
+    script = cluster.work / "job.sh"
+    script.write_text("#!/bin/sh\n#GANG --keep-last 2 --keep-every 50\n#GANG --keep-best=1\nsrun "
+                      + " ".join(str(word) for word in steady("--steps", 120, "--step-ms", 2, "--every", 10)[1:]) + "\n")
+    job = cluster.submit("-n", 2, "--export", "ALL,GANGLINE_CHECKPOINT_SCRUB=0", script)
+    view = cluster.wait_completed(job)
+    needed = {40: "best", 50: "every", 100: "every", 110: "last", 120: "last"}
+    assert {one["step"]: one["needed_by"] for one in view["checkpoints"]} == needed
+    assert [one["metric"] for one in view["checkpoints"]] == [0, 10, 60, 70, 80]
+    listed = answer(cluster, "ls", job)
+    assert {one["step"]: one["needed_by"] for one in listed} == needed and listed[0]["metric"] == 0
+    assert "NEEDED BY" in cluster.cli("show", job).stdout
+    assert answer(cluster, "pin", job, 50)["pinned"]
+    assert answer(cluster, "prune", job, "--keep", 1, "--yes")["count"] == 3
+    assert [one["step"] for one in answer(cluster, "ls", job)] == [50, 120]
+    assert "the newest may turn out damaged" in cluster.cli("submit", "--keep-last", 1, "--", "true", code=2).stderr
+
+
+def test_a_checkpoint_that_rots_at_rest_is_told_and_stops_nothing(cluster):
+    """The bit is flipped before the first look for something to read back, ten seconds behind the first save."""
+    job = cluster.submit("-n", 2, "--keep-every", 100, *steady("--steps", 1000, "--step-ms", 20, "--every", 100))
+    until("a first checkpoint", lambda: cluster.show(job)["checkpoints"], 60)
+    first = pathlib.Path(answer(cluster, "ls", job)[0]["path"])
+    shard = first / "shard-00001-of-00002.h5"
+    with open(shard, "r+b") as file:
+        file.seek(-1, 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 2)
+        file.write(bytes([byte ^ 1]))
+    view = cluster.wait_completed(job, 90)
+    damaged = next(one for one in view["checkpoints"] if one["step"] == 100)
+    assert damaged["damaged"] and shard.name in damaged["note"] and damaged["needed_by"] == ""
+    assert view["attempt"] == 1 and any("step 100" in fault and "damaged" in fault for fault in view["faults"])
+    states = {one["step"]: one["state"] for one in answer(cluster, "ls", job)}
+    assert states.pop(100) == "tainted" and set(states.values()) == {"durable"}
+    assert any(one["verified_unix_s"] for one in answer(cluster, "ls", job))
 
 
 def test_a_job_that_nobody_knows_and_no_cluster_are_refused_with_words(cluster):

@@ -3,7 +3,7 @@
 //
 //   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi] [--elastic]
 //
-// With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
+// The metric of a save is its distance from step 40. With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
 
 #include <mpi.h>
 
@@ -179,7 +179,7 @@ int main(int argc, char** argv) {
         model.all_samples += size;
         ++model.samples;
         gang.progress(++step, {.samples = 1, .flops = 1e6, .loss = 1.0 / static_cast<double>(step)});
-        if (options.every != 0 && step % options.every == 0) gang.save(step);
+        if (options.every != 0 && step % options.every == 0) gang.save(step, {.metric = static_cast<double>(step < 40 ? 40 - step : step - 40)});
     }
     insist(gang.finish());
     std::printf("weights %d %016llx\n", gang.rank(), static_cast<unsigned long long>(model.digest()));

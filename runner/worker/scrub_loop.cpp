@@ -1,0 +1,39 @@
+#include "runner/worker/scrub_loop.h"
+
+#include <utility>
+
+#include "runner/worker/priority.h"
+#include "runner/worker/quiet_thread.h"
+
+namespace gangline {
+
+ScrubLoop::ScrubLoop(const Place& place, const checkpoint::Store& store, Tell tell)
+    : store_(store), tell_(std::move(tell)), scrubber_(store, {.job = place.job, .bytes_per_s = std::uint64_t{place.scrub_mib_s} << 20}) {
+    thread_ = quiet_thread([this] { run(); });
+}
+
+ScrubLoop::~ScrubLoop() {
+    {
+        const std::lock_guard lock(mutex_);
+        is_stopping_ = true;
+    }
+    stopping_.notify_all();
+    thread_.join();
+}
+
+void ScrubLoop::run() {
+    only_when_idle();
+    std::unique_lock lock(mutex_);
+    while (!is_stopping_) {
+        lock.unlock();
+        const checkpoint::Scrubber::Outcome outcome = scrubber_.step(now());
+        if (outcome.tainted) {
+            tell_(outcome.tainted->id, outcome.tainted->what);
+            if (auto aside = store_.set_aside(outcome.tainted->id); !aside) tell_(outcome.tainted->id, aside.error().message);
+        }
+        lock.lock();
+        stopping_.wait_until(lock, outcome.next, [&] { return is_stopping_; });
+    }
+}
+
+}  // namespace gangline
