@@ -209,6 +209,7 @@ Result<void> Gang::track(const Tensor& tensor, SplitCallback split) {
     if (!impl_->tracked_names.insert(tensor.name).second) return Error{Code::InvalidArgument, fmt::format("a tensor '{}' is tracked already", tensor.name)};
     if (split) impl_->another_world.splits[tensor.name] = std::move(split);
     impl_->tracked.push_back(tensor);
+    if (impl_->tracked.size() == 1) impl_->saver.memory().call_keeper();
     return {};
 }
 

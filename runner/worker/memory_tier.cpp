@@ -42,26 +42,39 @@ void MemoryTier::answer(std::string keeper_socket) {
     answered_.notify_all();
 }
 
+void MemoryTier::call_keeper() {
+    if (is_off()) return;
+    {
+        const std::lock_guard lock(mutex_);
+        if (std::exchange(is_asked_, true)) return;
+    }
+    (void)ask_(true);
+}
+
+// Asks where it is, unless that is asked already, and connects. A late answer is good for the next time.
 bool MemoryTier::find_keeper(bool start) {
-    if (place_.is_alone || place_.memory_mib == 0) return false;
+    if (is_off()) return false;
     if (keeper_ != nullptr && keeper_->is_open()) return true;
     const TimePoint at = now().steady;
-    if (at < again_) return false;
-    std::string name;
-    {
-        std::unique_lock lock(mutex_);
-        socket_.reset();
+    std::unique_lock lock(mutex_);
+    if (!socket_ && at < again_) return false;
+    if (!socket_ && !std::exchange(is_asked_, true)) {
         lock.unlock();
-        const auto asked = ask_(start);
+        (void)ask_(start);
         lock.lock();
-        if (asked && answered_.wait_for(lock, kAnswerLimit, [&] { return socket_.has_value(); })) name = *socket_;
     }
+    const bool is_answered = answered_.wait_for(lock, kAnswerLimit, [&] { return socket_.has_value(); });
+    is_asked_ = false;
+    const std::string name = is_answered ? *std::exchange(socket_, std::nullopt) : "";
+    lock.unlock();
     if (!name.empty()) {
         const checkpoint::WhoKeeps who{place_.job, place_.attempt, place_.rank, place_.memory_mib.value_or(0) << 20, absolute(place_.checkpoint_folder)};
         auto keeper = checkpoint::KeeperClient::connect(name, who);
-        if (keeper) keeper_ = std::move(*keeper);
-        if (keeper) pause_ = Duration{0};
-        if (keeper) return true;
+        if (keeper) {
+            keeper_ = std::move(*keeper);
+            pause_ = Duration{0};
+            return true;
+        }
     }
     if (!start) return false;
     pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
@@ -73,7 +86,8 @@ checkpoint::ImageMemory* MemoryTier::memory_for(std::uint64_t image_size, std::u
     slot_ = 0;
     memory_ = nullptr;
     if (!find_keeper(true)) return nullptr;
-    const auto place = keeper_->want(image_size + part_size);
+    auto place = keeper_->want(image_size + part_size);
+    if (!place && !keeper_->is_open() && find_keeper(true)) place = keeper_->want(image_size + part_size);  // the one before has died
     if (!place) return nullptr;
     slot_ = place->slot;
     memory_ = place->memory;

@@ -30,6 +30,8 @@ class MemoryTier {
 
     void answer(std::string keeper_socket);  // empty: there is none
 
+    // A keeper will be wanted: it is started meanwhile.
+    void call_keeper();
     // Memory for an image of this size and what hold() puts behind it; nothing: the image's own.
     checkpoint::ImageMemory* memory_for(std::uint64_t image_size, std::uint64_t part_size);
     // The image in the memory that was given last is copied. False: nobody keeps it.
@@ -44,6 +46,7 @@ class MemoryTier {
     void give_back();  // what gather() and lend() took; the checkpoint is gone
 
   private:
+    bool is_off() const { return place_.is_alone || place_.memory_mib == 0; }
     bool find_keeper(bool start);
     std::optional<checkpoint::Manifest> part_here(const checkpoint::CheckpointId& id, std::uint32_t rank);
 
@@ -51,7 +54,8 @@ class MemoryTier {
     const Ask ask_;
     std::mutex mutex_;
     std::condition_variable answered_;
-    std::optional<std::string> socket_;
+    bool is_asked_ = false;
+    std::optional<std::string> socket_;  // the answer, until it is used
     std::unique_ptr<checkpoint::KeeperClient> keeper_;
     TimePoint again_{};        // not looked for before
     Duration pause_{};
