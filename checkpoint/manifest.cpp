@@ -389,6 +389,15 @@ std::string add_tensors(std::vector<TensorRecord>& all, std::vector<TensorRecord
 
 }  // namespace
 
+Manifest part_of(const Manifest& whole, std::uint32_t rank) {
+    Manifest part = whole;
+    std::erase_if(part.shards, [&](const ShardRecord& shard) { return shard.rank != rank; });
+    for (TensorRecord& tensor : part.tensors) std::erase_if(tensor.boxes, [&](const Box& box) { return box.shard_rank != rank; });
+    std::erase_if(part.tensors, [](const TensorRecord& tensor) { return tensor.boxes.empty(); });
+    part.version = version_for(part.tensors);
+    return part;
+}
+
 Result<Manifest> merge(std::vector<Manifest> parts) {
     auto refuse = [](std::string why) { return Error{Code::InvalidArgument, std::move(why)}; };
     if (parts.empty() || parts.size() != parts[0].world) {

@@ -91,6 +91,8 @@ std::string seal(std::string body);     // body with its SHA-256 behind it
 // Errors: Damaged, with the byte at which reading stopped making sense; Refused: it is whole, but of another version. A whole manifest (every rank's shard is in it)
 // is also checked for tensors that miss a part or overlap.
 Result<Manifest> parse(std::string_view file);
+// The other way round: what this rank's part was.
+Manifest part_of(const Manifest& whole, std::uint32_t rank);
 // One manifest of all ranks' parts, by rank. Errors: InvalidArgument that names the tensor and the ranks that disagree.
 Result<Manifest> merge(std::vector<Manifest> parts);
 

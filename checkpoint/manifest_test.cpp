@@ -351,5 +351,12 @@ TEST(TensorNames, AreSegmentsBetweenSlashes) {
     EXPECT_FALSE(check_name(std::string_view("a\0b", 3)).ok());
 }
 
+TEST(AManifest, GivesEachRanksPartBackAsItWas) {
+    const std::vector<Manifest> parts{part(0, 3), part(1, 3), part(2, 3)};
+    const auto all = merge(parts);
+    ASSERT_TRUE(all.ok()) << all.error().message;
+    for (std::uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(encode(part_of(*all, rank)), encode(parts[rank]));
+}
+
 }  // namespace
 }  // namespace gangline::checkpoint

@@ -348,6 +348,7 @@ Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<
             if (!performed) return fail(performed.error());
             const Range range = range_of(work[index]);
             if (progress) progress(done += range.end - range.begin);
+            if (while_reading_) while_reading_();
         }
     };
     std::vector<std::thread> others;

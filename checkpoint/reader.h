@@ -54,6 +54,8 @@ class Checkpoint {
     int folder() const { return folder_.get(); }
     // This rank's shard is read from here; blocks that do not have their checksum come from its file.
     void use_memory(std::uint32_t rank, ShardMemory memory) { memory_.emplace(rank, std::move(memory)); }
+    // Called by the reading threads each time that they have got on.
+    void while_reading(std::function<void()> call) { while_reading_ = std::move(call); }
     // What was wrong with such memory, in words; empty: nothing.
     const std::string& memory_problems() const { return memory_problems_; }
 
@@ -121,6 +123,7 @@ class Checkpoint {
     std::map<std::uint32_t, File> files_;  // by rank
     std::map<std::uint32_t, ShardMemory> memory_;  // by rank
     std::string memory_problems_;
+    std::function<void()> while_reading_;
     std::map<std::uint32_t, std::vector<Piece>> pieces_;  // by rank of the shard
 };
 

@@ -286,6 +286,12 @@ Result<Checkpoint> Store::open_published(const CheckpointId& id) const {
     return found.error();
 }
 
+Result<Checkpoint> Store::open_temporary(const CheckpointId& id) const {
+    auto found = open_folder(temporary_name(id));
+    if (!found) return found.error();
+    return std::move(found->checkpoint);
+}
+
 std::vector<CheckpointId> Store::published() const {
     std::vector<CheckpointId> ids;
     for (const std::string& name : names_in(folder_.get())) {

@@ -76,6 +76,8 @@ class Store {
     Result<Checkpoint> find(const CheckpointId& id, const Sha256& digest) const;
     // A published checkpoint by its own manifest (where no coordinator remembers the digest). Errors: NotFound, Damaged; Refused: of a newer program.
     Result<Checkpoint> open_published(const CheckpointId& id) const;
+    // One that was never published: its manifest is whole, but nobody has said that it counts. Errors: NotFound, Damaged.
+    Result<Checkpoint> open_temporary(const CheckpointId& id) const;
     std::vector<CheckpointId> published() const;  // ascending
     // Takes a retired shard's file out of the pool.
     Recycle recycle() const;

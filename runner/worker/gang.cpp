@@ -37,7 +37,7 @@ std::string run_key() {
 
 struct Gang::Impl {
     Impl(Place where, Page page_to_write)
-        : place(std::move(where)), page(std::move(page_to_write)), saver(place, [this](const Letter& letter) { return send(letter); }) {
+        : place(std::move(where)), page(std::move(page_to_write)), saver(place, [this](const Letter& letter) { return send(letter); }, [this] { still_here(); }) {
         another_world.given_up = place.reseed;
         if (place.rank == 0) another_world.say = [this](const std::string& what) { say(what); };
     }
@@ -56,6 +56,11 @@ struct Gang::Impl {
     Result<void> send(const Letter& letter) {
         if (line == nullptr) return Error{Code::Unavailable, "the line is not open"};
         return line->send(letter);
+    }
+    // From any thread, while the training thread waits here.
+    void still_here() {
+        const std::lock_guard lock(mutex);
+        page.still_here();
     }
     void receive(const WorkerHeader& header, std::string_view payload) {
         if (header.kind != static_cast<std::uint16_t>(WorkerKind::StopSoon)) return saver.receive(header, payload);
@@ -100,9 +105,10 @@ Result<std::optional<std::uint64_t>> Gang::Impl::restore() {
 }
 
 Result<void> Gang::Impl::fill(const checkpoint::Store& store, const RestorePoint& point) {
-    auto found = point.in_memory ? saver.memory().gather(store, point.id) : store.find(point.id, point.digest);
+    auto found = point.in_memory ? saver.memory().gather(store, point.id, [this] { still_here(); }) : store.find(point.id, point.digest);
     if (!found) return found.error();
     (void)saver.memory().lend(*found);
+    found->while_reading([this] { still_here(); });
     auto filled = found->restore(tracked, place.rank, place.size, another_world);
     if (!found->memory_problems().empty()) fmt::print(stderr, "gangline: {}; its file serves\n", found->memory_problems());
     if (filled && point.in_memory && place.rank == 0) saver.adopt(point.id, found->manifest().world);

@@ -117,7 +117,7 @@ std::optional<Manifest> MemoryTier::part_here(const CheckpointId& id, std::uint3
     return std::move(*part);
 }
 
-Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const CheckpointId& id) {
+Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const CheckpointId& id, const std::function<void()>& waiting) {
     (void)find_keeper(false);
     const TimePoint until = now().steady + kGatherLimit;
     std::vector<Manifest> parts;
@@ -128,6 +128,7 @@ Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const Chec
         while (!part) {
             // Rank 0 of this gang makes a checkpoint of it meanwhile.
             if (auto published = store.open_published(id); published) return published;
+            if (auto unnamed = store.open_temporary(id); unnamed) return unnamed;  // it came as far as its manifest
             if (auto there = store.read_part(id, rank); there) part = std::move(*there);
             if (part) break;
             if (now().steady > until) {
@@ -135,6 +136,7 @@ Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const Chec
                                                         store.root(), to_ms(kGatherLimit) / 1000)};
             }
             std::this_thread::sleep_for(kLookAgain);
+            waiting();
         }
         world = part->world;
         if (world == 0 || world > checkpoint::kMostWorld) return Error{Code::Damaged, "a snapshot's part names no sane number of ranks"};

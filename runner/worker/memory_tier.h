@@ -40,7 +40,8 @@ class MemoryTier {
 
     // The parts of a step that was never committed, from here or, once other nodes' keepers have brought them there, from the folder.
     // Errors: Damaged: a rank's part does not come, or they do not go together.
-    Result<checkpoint::Checkpoint> gather(const checkpoint::Store& store, const checkpoint::CheckpointId& id);
+    // `waiting` is called now and then.
+    Result<checkpoint::Checkpoint> gather(const checkpoint::Store& store, const checkpoint::CheckpointId& id, const std::function<void()>& waiting);
     // Lends the shards that are held here. Returns how many.
     std::size_t lend(checkpoint::Checkpoint& checkpoint);
     void give_back();  // what gather() and lend() took; the checkpoint is gone

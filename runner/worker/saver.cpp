@@ -15,6 +15,7 @@ namespace gangline {
 namespace {
 
 constexpr seconds kWriterLimit{600};
+constexpr Duration kSayAgain = seconds(1);
 constexpr Duration kAdoptLook = milliseconds(50);
 constexpr double kLetterS = 0.5;  // a letter from rank 0 has reached every rank by then
 constexpr unsigned kMostCopiers = 3;  // beside the caller; more gain nothing on memory's speed
@@ -51,8 +52,8 @@ void Save::State::finish(std::optional<Error> why) {
     changed.notify_all();
 }
 
-Saver::Saver(Place place, Send send)
-    : place_(std::move(place)), send_(std::move(send)),
+Saver::Saver(Place place, Send send, std::function<void()> waiting)
+    : place_(std::move(place)), send_(std::move(send)), waiting_for_(std::move(waiting)),
       interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(place_.mean_between_failures_s)), now().steady),
       memory_(place_, [this](bool start) { return send_({WorkerKind::Keeper, 0, 0, place_.attempt, std::string(1, start ? '\1' : '\0')}); }) {
     image_.when_copied([this] { snapshot_copied(); });
@@ -60,6 +61,16 @@ Saver::Saver(Place place, Send send)
 }
 
 Saver::~Saver() { stop(); }
+
+// The gang is not to be taken for hanging meanwhile.
+template <class Condition>
+bool Saver::wait_until(std::unique_lock<std::mutex>& lock, TimePoint limit, const Condition& condition) {
+    while (!changed_.wait_until(lock, std::min(limit, now().steady + kSayAgain), condition)) {
+        if (now().steady >= limit) return false;
+        if (waiting_for_) waiting_for_();
+    }
+    return true;
+}
 
 void Saver::stop() {
     std::map<std::uint64_t, StatePointer> left;
@@ -165,7 +176,7 @@ checkpoint::ShardPlan Saver::plan(std::uint64_t step) const { return {place_.job
 Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> tracked, std::optional<double> metric) {
     {
         std::unique_lock lock(mutex_);
-        if (!changed_.wait_for(lock, kWriterLimit, [&] { return !job_ && busy_copiers_ == 0; })) {
+        if (!wait_until(lock, now().steady + kWriterLimit, [&] { return !job_ && busy_copiers_ == 0; })) {
             return Error{Code::Deadline, fmt::format("the save before is still being written after {} s", kWriterLimit.count())};
         }
     }
@@ -345,6 +356,11 @@ void Saver::adopt(const checkpoint::CheckpointId& id, std::uint32_t world) {
 
 // Their keepers write them; each part that is whole there is as good as its rank's word.
 void Saver::watch_adopted(const checkpoint::CheckpointId& id, std::uint32_t world) {
+    if (const auto whole = adopted_store_->open_temporary(id)) {  // its own gang came as far as the manifest, and then the parts were gone
+        for (std::uint32_t rank = 0; rank < whole->manifest().world; ++rank) {
+            if (auto written = adopted_store_->write_part(id, part_of(whole->manifest(), rank)); !written) return complain(written.error().message);
+        }
+    }
     const TimePoint until = now().steady + kWriterLimit;
     for (std::uint32_t rank = 0; rank < world;) {
         if (const auto part = adopted_store_->read_part(id, rank)) {
@@ -450,7 +466,7 @@ Result<void> Saver::drain(TimePoint limit) {
     hurry();
     {
         std::unique_lock lock(mutex_);
-        if (!changed_.wait_until(lock, limit, [&] { return open_.empty() && !job_; })) {
+        if (!wait_until(lock, limit, [&] { return open_.empty() && !job_; })) {
             return Error{Code::Deadline, fmt::format("the checkpoint of step {} has no answer yet", open_.empty() ? *job_ : open_.begin()->first)};
         }
     }

@@ -42,7 +42,8 @@ struct Save::State {
 class Saver {
   public:
     using Send = std::function<Result<void>(const Letter&)>;
-    Saver(Place place, Send send);
+    // `waiting` is called now and then while the training thread waits for a disk or for an answer.
+    Saver(Place place, Send send, std::function<void()> waiting = {});
     ~Saver();  // as stop()
 
     Save save(std::uint64_t step, std::span<const Tensor> tracked, const SaveOptions& options);
@@ -89,10 +90,13 @@ class Saver {
     Result<void> ask_coordinator(std::uint64_t step, const CommitLetter& letter, std::uint32_t written_by);
     void watch_adopted(const checkpoint::CheckpointId& id, std::uint32_t world);
     void snapshot_copied();
+    template <class Condition>
+    bool wait_until(std::unique_lock<std::mutex>& lock, TimePoint limit, const Condition& condition);
     std::uint64_t steps_ahead(std::uint64_t step, TimePoint at);
 
     const Place place_;
     const Send send_;
+    const std::function<void()> waiting_for_;
     std::optional<checkpoint::SlowDisk> slow_disk_;
     std::optional<checkpoint::Store> store_;  // opened by the first save
     std::mutex mutex_;

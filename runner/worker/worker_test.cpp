@@ -164,6 +164,35 @@ TEST_F(AGang, TellsEveryRankTheOutcomeOfASave) {
     EXPECT_FALSE(fs::exists(saved(6, 3)));
 }
 
+// By the page alone the runner would take a rank that waits for its disk for one that hangs.
+TEST_F(AGang, ShowsThatItLivesWhileASaveWaitsForTheOneBefore) {
+    FakeShepherd shepherd(socket_);
+    in_gangline(0, 1);
+    set("GANGLINE_CHECKPOINT_WRITE_MIB_S", "2");
+    ProgressPage* const shown = map_page(0);
+    auto gang = Gang::join().value();
+    std::vector<float> state(3u << 19);  // 6 MiB
+    ASSERT_TRUE(gang.track("state", state.data(), {state.size()}).ok());
+    const Save first = gang.save(1);
+    const std::uint64_t before = shown->beat.load();
+    std::atomic<bool> is_back{false};
+    std::atomic<std::uint64_t> meanwhile{0};
+    std::thread watch([&] {
+        while (!is_back) {
+            meanwhile = shown->beat.load();
+            std::this_thread::sleep_for(milliseconds(5));
+        }
+    });
+    const Save second = gang.save(2);
+    is_back = true;
+    watch.join();
+    EXPECT_GT(meanwhile, before);
+    EXPECT_TRUE(first.wait(kLimit).ok());
+    ASSERT_TRUE(gang.finish(kLimit).ok());
+    EXPECT_TRUE(second.is_done());
+    ::munmap(shown, kProgressBytes);
+}
+
 TEST_F(AGang, TrainsOnWhenASaveFailsAndSaysWhy) {
     FakeShepherd shepherd(socket_);
     set("GANGLINE_CHECKPOINT_DIR", "/proc/no-such-place");

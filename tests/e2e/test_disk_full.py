@@ -46,10 +46,12 @@ def fill(folder):
     return filler
 
 
-def test_during_a_save_the_older_checkpoint_serves(cluster, small_disk):
+@pytest.mark.parametrize("memory", [True, False], ids=["snapshots in memory", "disk only"])
+def test_during_a_save_the_older_checkpoint_or_a_snapshot_serves(cluster, small_disk, memory):
     folder = small_disk(cluster.folder / "disk", 48)
     expected = undisturbed_weights(cluster, 2, 160, "--payload-mib", 2)
-    job = cluster.submit("-n", 2, "--checkpoint-dir", folder / "saves", *steady("--steps", 160, "--every", 10, "--payload-mib", 2))
+    tier = [] if memory else ["--export", "ALL,GANGLINE_CHECKPOINT_MEMORY_MIB=0"]
+    job = cluster.submit("-n", 2, "--checkpoint-dir", folder / "saves", *tier, *steady("--steps", 160, "--every", 10, "--payload-mib", 2))
     cluster.wait(job, "a checkpoint", lambda view: view["checkpoints"], 20)
     filler = fill(folder)
     view = cluster.wait(job, "the fault is shown", lambda view: view["faults"], 20)
@@ -58,10 +60,13 @@ def test_during_a_save_the_older_checkpoint_serves(cluster, small_disk):
     committed = max(entry["step"] for entry in view["checkpoints"])
     cluster.wait_step(job, committed + 25)
 
-    # A rank dies now: what counts is the last whole checkpoint.
+    # A rank dies now: what counts is the last whole checkpoint, or what all ranks had whole in memory since.
     cluster.kill_rank(job, 1)
     view = cluster.wait(job, "attempt 2", lambda view: view["attempt"] >= 2 and view["state"] == "RUNNING", 10)
-    assert view["attempts"][1]["restored"]["step"] == max(entry["step"] for entry in view["checkpoints"] if entry["attempt"] == 1) >= committed
+    restored = view["attempts"][1]["restored"]
+    newest = max(entry["step"] for entry in view["checkpoints"] if entry["attempt"] == 1)
+    assert restored["step"] > newest >= committed if restored["in_memory"] else restored["step"] == newest >= committed
+    assert memory or not restored["in_memory"]
     filler.unlink()
     view = cluster.wait(job, "saved again", lambda view: max(entry["step"] for entry in view["checkpoints"]) > committed, 20)
     view = cluster.wait_completed(job)

@@ -102,7 +102,7 @@ def test_while_a_gang_trains(held, away):
 
 
 def test_between_shard_and_commit(held):
-    """Killed while the newest save waits for its commit: the earlier checkpoint serves, and nothing half is ever listed."""
+    """Killed while the newest save waits for its commit: its snapshot serves, becomes a checkpoint then, and nothing half is ever listed."""
     cluster, log, submit = held
     job = submit("--steps", 80, "--step-ms", 30, "--every", 10, "--payload-mib", 16, count=2)
     cluster.wait(job, "a checkpoint", lambda view: view["checkpoints"], 20)
@@ -114,15 +114,15 @@ def test_between_shard_and_commit(held):
     waiting = {path.parent.name.removeprefix(".tmp-") for path in root.glob(".tmp-*/MANIFEST")}
     ranks = [Process(pid) for pid in (pid for _, _, pid, _ in starts(log))]
     assert all(rank.is_alive() for rank in ranks), "a rank noticed"
-    # Rank 0, which would ask for the commit again, dies before the new coordinator is there: the save never counts.
+    # Rank 0, which would ask for the commit again, dies before the new coordinator is there.
     for rank in ranks:
         rank.kill()
     cluster.start_coordinator()
     view = cluster.wait(job, "attempt 2 runs", lambda view: view["attempt"] >= 2 and view["state"] == "RUNNING", 20)
-    listed = {f"step-{entry['step']:012d}-e{entry['attempt']:06d}" for entry in view["checkpoints"] if entry["attempt"] == 1}
-    assert not waiting & listed, "a checkpoint is listed that was never committed"
     restored = view["attempts"][1]["restored"]
-    assert f"step-{restored['step']:012d}-e{restored['attempt']:06d}" == max(listed)
+    name = f"step-{restored['step']:012d}-e{restored['attempt']:06d}"
+    assert restored["in_memory"] and name == max(waiting), restored
+    cluster.wait(job, f"{name} committed, or a newer one", lambda view: any(entry["step"] >= restored["step"] for entry in view["checkpoints"]), 20)
     cluster.wait_completed(job, 60)
     assert weights(cluster, job) == undisturbed_weights(cluster, 2, 80, "--payload-mib", 16)
 
