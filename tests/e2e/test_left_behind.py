@@ -5,7 +5,7 @@ import time
 import pytest
 
 from cluster import PROGRAMS
-from processes import Process, until
+from processes import Process, until, read_bytes
 
 CLINGING = str(PROGRAMS / "clinging.py")
 
@@ -93,7 +93,7 @@ def test_an_agent_cleans_up_what_its_shepherd_left(cluster):
     ranks = {pid for pid in written_pids(folder)}
     cluster.kill_agent("n0")
     for pid in cluster.processes_of_node("n0") - ranks:
-        if f"GANGLINE_MARK={cluster.name}".encode() not in open(f"/proc/{pid}/environ", "rb").read():
+        if f"GANGLINE_MARK={cluster.name}".encode() not in read_bytes(f"/proc/{pid}/environ"):
             Process(pid).kill()
     cluster.start_agent("n0")
     cluster.wait(job, "attempt 2", lambda view: view["attempt"] >= 2, 15)
