@@ -91,6 +91,10 @@ Scrubber::Outcome Scrubber::step(const Now& now) {
     return outcome;
 }
 
+void Scrubber::leave_unless(const std::function<bool(const CheckpointId&)>& stays) {
+    if (reading_ != nullptr && !stays(reading_->id)) reading_.reset();
+}
+
 std::optional<CheckpointId> Scrubber::choose(std::int64_t unix_s) {
     std::vector<CheckpointId> unread;  // ascending
     std::optional<CheckpointId> stale;

@@ -12,6 +12,7 @@
 // Thread rule: one thread.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -44,6 +45,8 @@ class Scrubber {
     Scrubber(const Store& store, const ScrubOptions& options);
     ~Scrubber();
     Outcome step(const Now& now);
+    // Leaves the checkpoint that is being read, unless it stays: it is to be deleted.
+    void leave_unless(const std::function<bool(const CheckpointId&)>& stays);
 
   private:
     struct Reading;

@@ -150,6 +150,21 @@ TEST_F(AScrubber, LeavesAloneWhatIsDeletedMeanwhileOrAnothers) {
     EXPECT_THAT(store_.published(), ElementsAre(CheckpointId{100, 1}));
 }
 
+TEST_F(AScrubber, LeavesWhatIsToBeDeletedAndGoesOnWithWhatStays) {
+    write(100);
+    write(200);
+    Scrubber scrubber(store_, options_);
+    ASSERT_GT(scrubber.step(clock_).bytes, 0u);  // of 200
+    scrubber.leave_unless([](const CheckpointId& id) { return id.step == 200; });
+    ASSERT_GT(scrubber.step(clock_).bytes, 0u);
+    EXPECT_EQ(store_.delete_old({7, {300, 1}, {{100, 1}}}), "");
+    EXPECT_THAT(store_.published(), ElementsAre(CheckpointId{100, 1}, CheckpointId{200, 1}));
+    scrubber.leave_unless([](const CheckpointId& id) { return id.step == 100; });
+    EXPECT_EQ(store_.delete_old({7, {300, 1}, {{100, 1}}}), "");
+    EXPECT_THAT(store_.published(), ElementsAre(CheckpointId{100, 1}));
+    EXPECT_THAT(run(scrubber), ElementsAre("verified 100"));
+}
+
 TEST_F(AScrubber, SaysNothingAgainstACheckpointOfANewerProgram) {
     write(100);
     std::string manifest = encode(store_.open_published({100, 1})->manifest());

@@ -344,6 +344,20 @@ TEST(Fault, WhenEveryCheckpointWasFoundDamagedAtRestTheNextFailureIsTheJobsEnd) 
     EXPECT_THAT(world.view(job).reason(), HasSubstr("SIGKILL"));
 }
 
+TEST(Fault, TheCheckpointOfTheSnapshotThatAnAttemptStartedFromMayRotWithoutStoppingIt) {
+    WorldOptions options = two_nodes();
+    options.checkpoint_rots = 1;
+    options.found_at_rest = 1;
+    World world(options);
+    const std::uint64_t job = world.submit(snapshotting(false));
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).progress().step() >= 45; }));
+    world.kill_rank(job, 3, SIGKILL);
+    ASSERT_TRUE(world.run_until([&] { return world.view(job).checkpoints_size() == 1 && world.view(job).checkpoints(0).damaged(); }, seconds(3)));
+    EXPECT_TRUE(world.view(job).attempts(1).restored().in_memory());
+    expect_ended(world, job, proto::COMPLETED);
+    EXPECT_EQ(world.view(job).attempt(), 2u);
+}
+
 TEST(Fault, AUsersErrorEndsTheJobWithOneCause) {
     World world(two_nodes());
     const std::uint64_t job = world.submit(command(4, {"train", "steps=100", "step_ms=10", "fail_rank=2", "fail_step=30", "fail_code=3"}));

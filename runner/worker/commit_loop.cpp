@@ -9,14 +9,14 @@
 #include "runner/worker/quiet_thread.h"
 
 namespace gangline {
+
 CommitLoop::CommitLoop(const Place& place, const checkpoint::Store& store, Outlets outlets)
     : place_(place), store_(store), outlets_(std::move(outlets)), committer_({.world = place.size, .attempt = place.attempt}) {
-    thread_ = quiet_thread([this] { run(); });
     if (place_.scrub_mib_s != 0) scrub_loop_ = std::make_unique<ScrubLoop>(place_, store_, outlets_.tainted);
+    thread_ = quiet_thread([this] { run(); });
 }
 
 CommitLoop::~CommitLoop() {
-    scrub_loop_.reset();
     {
         const std::lock_guard lock(mutex_);
         is_stopping_ = true;
@@ -158,6 +158,11 @@ void CommitLoop::perform_one(const checkpoint::DropTemporary& action) {
 void CommitLoop::perform_one(const checkpoint::DeleteOld& action) {
     if (unpublished_ == action.step) return;
     if (!std::exchange(has_written_rule_, true)) (void)store_.write_rule(place_.rule);
+    const auto stays = [&](const checkpoint::CheckpointId& id) {
+        const bool is_for_ever = action.keep_every != 0 && id.step % action.keep_every == 0;
+        return id == id_of(action.step) || is_for_ever || std::find(action.keep.begin(), action.keep.end(), id) != action.keep.end() || store_.marks(id).is_pinned;
+    };
+    const auto nothing_is_read = scrub_loop_ != nullptr ? scrub_loop_->let_go(stays) : std::unique_lock<std::mutex>();
     const std::string problems = store_.delete_old({place_.job, id_of(action.step), action.keep, place_.recycles, action.keep_every});
     if (!problems.empty()) outlets_.complain(problems);
 }

@@ -20,6 +20,9 @@ class ScrubLoop {
     using Tell = std::function<void(const checkpoint::CheckpointId& id, const std::string& what)>;
     ScrubLoop(const Place& place, const checkpoint::Store& store, Tell tell);
     ~ScrubLoop();  // behind the block under way
+    // While what it returns lives nothing is read, and nothing but what stays is held open; unless the disk is so busy that the read under way is
+    // waited for no longer. From any thread.
+    [[nodiscard]] std::unique_lock<std::mutex> let_go(const std::function<bool(const checkpoint::CheckpointId&)>& stays);
 
   private:
     void run();
@@ -28,7 +31,8 @@ class ScrubLoop {
     Tell tell_;
     checkpoint::Scrubber scrubber_;
     std::mutex mutex_;
-    std::condition_variable stopping_;
+    std::condition_variable changed_;
+    bool is_stepping_ = false;
     bool is_stopping_ = false;
     std::thread thread_;
 };
