@@ -83,6 +83,9 @@ Result<void> Checkpoint::open_file(const ShardRecord& shard) {
     if (files_.contains(shard.rank)) return {};
     File file;
     file.cached = Fd(::openat(folder_.get(), shard.name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    if (!file.cached && (errno == EMFILE || errno == ENFILE)) {  // says nothing of the checkpoint
+        return errno_error(fmt::format("cannot open {}/{}; raise the number of open files (ulimit -n)", place_, shard.name), Code::Unavailable);
+    }
     if (!file.cached) return errno_error(fmt::format("cannot open {}/{}", place_, shard.name), Code::Damaged);
     struct stat status {};
     if (::fstat(file.cached.get(), &status) != 0 || !S_ISREG(status.st_mode)) {

@@ -187,6 +187,25 @@ TEST_F(AShard, IsCopiedOutOfOrderWhereSomebodyWaitsForATensor) {
     EXPECT_EQ(scalar, 4u);
 }
 
+// The runner takes a damaged checkpoint out of use; this one is whole.
+TEST_F(AShard, ThatCannotBeOpenedForWantOfDescriptorsIsNotCalledDamaged) {
+    std::vector<float> values{1, 2, 3};
+    const std::vector<Tensor> tensors{tensor("a", values, DType::F32, {3})};
+    const auto part = write_shard(folder().get(), {7, 1, 1, 0, 1, tensors});
+    ASSERT_TRUE(part.ok()) << part.error().message;
+    Checkpoint checkpoint(folder(), parse(encode(*part)).value(), root_);
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit few{3, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const auto refused = checkpoint.restore(tensors, 0, 1);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, Code::Unavailable) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("ulimit -n"), std::string::npos) << refused.error().message;
+    EXPECT_TRUE(checkpoint.restore(tensors, 0, 1).ok());
+}
+
 TEST_F(AShard, WithoutTensorsIsFine) {
     const auto part = write_shard(folder().get(), {7, 1, 1, 0, 1, {}});
     ASSERT_TRUE(part.ok()) << part.error().message;
