@@ -135,7 +135,7 @@ def test_diff_tells_two_steps_apart_and_prune_keeps_the_newest(trained):
 def test_checkpoints_stay_that_somebody_needs(cluster):
     script = cluster.work / "job.sh"
     script.write_text("#!/bin/sh\n#GANG --keep-last 2 --keep-every 50\n#GANG --keep-best=1\nsrun "
-                      + " ".join(str(word) for word in steady("--steps", 120, "--step-ms", 2, "--every", 10)[1:]) + "\n")
+                      + " ".join(str(word) for word in steady("--steps", 120, "--step-ms", 2, "--every", 10, "--wait-saves")[1:]) + "\n")
     job = cluster.submit("-n", 2, "--export", "ALL,GANGLINE_CHECKPOINT_SCRUB=0", script)
     view = cluster.wait_completed(job)
     needed = {40: "best", 50: "every", 100: "every", 110: "last", 120: "last"}

@@ -1,9 +1,9 @@
 // A trainer whose weights are integers, so that runs compare bit by bit whatever the order of a reduction: each step sums a
 // contribution of every rank (MPI_Allreduce; nothing with --no-mpi) and mixes it into the weights.
 //
-//   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi] [--elastic]
+//   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi] [--elastic] [--wait-saves]
 //
-// The metric of a save is its distance from step 40. With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
+// The metric of a save is its distance from step 40; with --wait-saves each counts before the next step. With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
 
 #include <mpi.h>
 
@@ -30,6 +30,7 @@ struct Options {
     std::uint64_t payload_mib = 0;
     std::string starts;
     bool use_mpi = true;
+    bool wait_saves = false;
     bool elastic = false;  // what is saved fits any number of ranks
 };
 
@@ -39,6 +40,10 @@ Options options_of(int argc, char** argv) {
         const std::string name = argv[i];
         if (name == "--no-mpi") {
             options.use_mpi = false;
+            continue;
+        }
+        if (name == "--wait-saves") {
+            options.wait_saves = true;
             continue;
         }
         if (name == "--elastic") {
@@ -179,7 +184,9 @@ int main(int argc, char** argv) {
         model.all_samples += size;
         ++model.samples;
         gang.progress(++step, {.samples = 1, .flops = 1e6, .loss = 1.0 / static_cast<double>(step)});
-        if (options.every != 0 && step % options.every == 0) gang.save(step, {.metric = static_cast<double>(step < 40 ? 40 - step : step - 40)});
+        if (options.every == 0 || step % options.every != 0) continue;
+        const gangline::Save save = gang.save(step, {.metric = static_cast<double>(step < 40 ? 40 - step : step - 40)});
+        if (options.wait_saves) insist(save.wait());
     }
     insist(gang.finish());
     std::printf("weights %d %016llx\n", gang.rank(), static_cast<unsigned long long>(model.digest()));
