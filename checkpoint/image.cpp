@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -56,6 +57,17 @@ class Scratch {
     std::string folder_;
 };
 
+// Everything of a tensor that its place depends on, until `visit` says false.
+template <class Visit>
+bool each_word_of(const Tensor& tensor, const Visit& visit) {
+    const std::array<std::uint64_t, 4> sizes{tensor.name.size(), tensor.extent.size(), static_cast<std::uint64_t>(tensor.dtype), static_cast<std::uint64_t>(tensor.policy)};
+    if (!visit(sizes.data(), sizeof sizes) || !visit(tensor.name.data(), tensor.name.size())) return false;
+    for (const Shape* shape : {&tensor.global_shape, &tensor.offset, &tensor.extent}) {
+        if (!visit(shape->data(), shape->size() * sizeof(std::uint64_t))) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 ShardImage::~ShardImage() {
@@ -64,10 +76,17 @@ ShardImage::~ShardImage() {
 
 bool ShardImage::is_laid_out_for(const ShardPlan& plan) const {
     if (size_ == 0 || plan.job != job_ || plan.attempt != attempt_ || plan.rank != rank_ || plan.world != world_) return false;
-    return std::equal(shaped_.begin(), shaped_.end(), plan.tensors.begin(), plan.tensors.end(), [](const Shaped& a, const Tensor& b) {
-        return a.name == b.name && a.dtype == b.dtype && a.policy == b.policy && a.extent == b.extent && a.offset == b.offset &&
-               a.global_shape == b.global_shape;
-    });
+    std::string_view rest = shapes_;
+    for (const Tensor& tensor : plan.tensors) {
+        if (!each_word_of(tensor, [&](const void* data, std::size_t size) {
+                if (rest.size() < size || std::memcmp(rest.data(), data, size) != 0) return false;
+                rest.remove_prefix(size);
+                return true;
+            })) {
+            return false;
+        }
+    }
+    return rest.empty();
 }
 
 Result<void> ShardImage::prepare(const ShardPlan& plan) {
@@ -114,11 +133,14 @@ void ShardImage::keep_shapes(const ShardPlan& plan, const std::vector<std::uint6
     attempt_ = plan.attempt;
     rank_ = plan.rank;
     world_ = plan.world;
-    shaped_.clear();
+    shapes_.clear();
     std::vector<TensorRecord> records;
     for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
         const Tensor& tensor = plan.tensors[i];
-        shaped_.push_back({tensor.name, tensor.dtype, tensor.policy, tensor.global_shape, tensor.offset, tensor.extent});
+        (void)each_word_of(tensor, [&](const void* data, std::size_t size) {
+            shapes_.append(static_cast<const char*>(data), size);
+            return true;
+        });
         records.push_back({tensor.name, tensor.dtype, tensor.policy, tensor.global_shape, {Box{plan.rank, places[i], tensor.offset, tensor.extent}}});
     }
     std::sort(records.begin(), records.end(), [](const TensorRecord& a, const TensorRecord& b) { return a.name < b.name; });
@@ -194,7 +216,7 @@ void ShardImage::adopt(const Manifest& part, char* memory) {
     size_ = shard.size;
     memory_ = memory;
     crcs_ = shard.block_crcs;
-    shaped_.clear();
+    shapes_.clear();
     job_ = 0;  // laid out for nobody
     const std::lock_guard lock(mutex_);
     given_ = 0;
@@ -262,7 +284,7 @@ bool ShardImage::copy_one() {
 void ShardImage::wait_copied(std::size_t tensor) {
     {
         const std::lock_guard lock(mutex_);
-        if (states_.empty() || tensor >= shaped_.size()) return;
+        if (states_.empty() || tensor >= sources_.size()) return;
     }
     const auto piece = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& one) { return one.tensor == tensor; });
     if (piece == pieces_.end()) return;  // it has no bytes

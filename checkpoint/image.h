@@ -77,14 +77,6 @@ class ShardImage {
     std::uint32_t version() const { return version_; }  // of that part
 
   private:
-    struct Shaped {  // what the layout depends on
-        std::string name;
-        DType dtype = DType::F32;
-        Policy policy = Policy::Replicated;
-        Shape global_shape;
-        Shape offset;
-        Shape extent;
-    };
     struct Piece {  // of a tensor, in the file
         std::uint64_t place = 0;
         std::uint64_t size = 0;
@@ -99,7 +91,7 @@ class ShardImage {
     bool take(std::size_t index);  // it was free; under the mutex
     void copy_taken(std::size_t index);
 
-    std::vector<Shaped> shaped_;
+    std::string shapes_;  // what the layout depends on, of all tensors side by side, so that one look tells whether they are as before
     std::uint64_t job_ = 0;
     std::uint32_t attempt_ = 0;
     std::uint32_t rank_ = 0;

@@ -186,8 +186,12 @@ Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> track
         tracked_ = tracked.size();
         mine_by_name_.clear();
         for (std::size_t i = 0; i < mine_.size(); ++i) mine_by_name_[mine_[i].name] = i;
+        is_laid_out_ = false;
     }
-    if (auto prepared = image_.prepare(plan(step)); !prepared) return prepared;
+    if (!is_laid_out_) {
+        if (auto prepared = image_.prepare(plan(step)); !prepared) return prepared;
+        is_laid_out_ = true;
+    }
     const std::uint64_t part_size = place_.is_alone ? 0 : encoded_size(part_of(plan(step), image_));
     if (auto begun = image_.begin(step, mine_, memory_.memory_for(image_.size(), part_size)); !begun) return begun;
     copying_ = step;

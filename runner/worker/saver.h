@@ -122,6 +122,7 @@ class Saver {
     std::vector<Tensor> mine_;          // of the tracked tensors those that this rank writes
     std::map<std::string, std::size_t, std::less<>> mine_by_name_;
     std::size_t tracked_ = 0;           // how many were tracked when mine_ was made
+    bool is_laid_out_ = false;          // the image, for mine_
     checkpoint::ShardImage image_;
     MemoryTier memory_;
     std::unique_ptr<CommitLoop> committer_;  // rank 0
