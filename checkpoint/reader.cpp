@@ -23,7 +23,7 @@ namespace gangline::checkpoint {
 namespace {
 
 constexpr std::uint64_t kReadBytes = 2u << 20;  // at once: one large page, which the disk takes with one descriptor
-constexpr unsigned kReaders = 4;  // so that the disk has something to do while blocks are checked and copied
+constexpr unsigned kReaders = 8;  // so that the disk has something to do while blocks are checked and copied
 
 // Fresh from the kernel, so that it comes in large pages: what the allocator has used before lies in small ones.
 class LargePages {
