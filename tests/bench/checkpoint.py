@@ -43,6 +43,7 @@ def run(rows, quick, only):
                 rows.row("B1", f"durable save of {mib} MiB, {ranks} ranks", gigabytes(seen["fresh"], size), "GB/s", raw, "raw O_DIRECT", ">= 0.92 of raw")
                 rows.row("B1r", "the same into recycled shards", gigabytes(seen["recycled"], size), "GB/s", raw, "raw, fresh file", ">= 1.5 x raw")
                 rows.row("B2", "CPU of the save, copy and checksums with it", seen["cpu_s_per_gb"], "s/GB", bar="<= 0.15")
+                rows.row("B2", "the same, copied before", seen["written_cpu_s_per_gb"], "s/GB", bar="<= 0.05")
         if wants("B4", "B6", "B10"):
             seen = measure("copy", 256 if quick else 1024, 2 * rounds)
             rows.row("B4", "stall of a blocking save of 1 GiB", seen["image"], "s", seen["copy"], "the copy alone, all cores", "<= 1.15 x")

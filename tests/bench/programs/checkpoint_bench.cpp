@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 #include <malloc.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -111,18 +112,28 @@ struct Saved {
 
 Merger merger;  // as the committer keeps one
 
-Saved save(const Store& store, std::vector<std::unique_ptr<RankState>>& ranks, std::uint64_t step) {
+enum class Copied { During, Before };  // the time
+
+Saved save(const Store& store, std::vector<std::unique_ptr<RankState>>& ranks, std::uint64_t step, Copied copied = Copied::During) {
     const auto world = static_cast<std::uint32_t>(ranks.size());
     const CheckpointId id{step, 1};
     std::vector<Sha256> parts(world);
+    const auto begin = [&](std::uint32_t rank) {
+        RankState& state = *ranks[rank];
+        must(state.image.prepare({7, step, 1, rank, world, state.tensors}));
+        must(state.image.begin(step, state.tensors));
+    };
+    for (std::uint32_t rank = 0; rank < world && copied == Copied::Before; ++rank) {
+        begin(rank);
+        ranks[rank]->image.wait_copied();
+    }
     const Watch watch;
     std::vector<std::thread> threads;
     for (std::uint32_t rank = 0; rank < world; ++rank) {
         threads.emplace_back([&, rank] {
             RankState& state = *ranks[rank];
             const ShardPlan plan{7, step, 1, rank, world, state.tensors};
-            must(state.image.prepare(plan));
-            must(state.image.begin(step, state.tensors));
+            if (copied == Copied::During) begin(rank);
             const Fd folder = must(store.temporary(id));
             const Part part = must(write_image(store.disk(), folder.get(), state.image, plan, store.recycle()));
             parts[rank] = must(store.write_part(id, part)).digest;
@@ -156,24 +167,28 @@ void in_turn(int round, const A& a, const B& b) {
 }
 
 double raw_read(const std::string& path, char* memory, std::size_t size) {
+    constexpr std::size_t kBytes = 2 << 20;
+    constexpr std::size_t kThreads = 4;
     drop_caches();
     const Watch watch;
     const Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
-    const auto half = [&](std::size_t from, std::size_t step) {
-        for (std::size_t at = from; at < size; at += step) {
-            const std::size_t here = std::min<std::size_t>(kRunBytes, size - at);
+    const auto read = [&](std::size_t from) {
+        for (std::size_t at = from; at < size; at += kThreads * kBytes) {
+            const std::size_t here = std::min(kBytes, size - at);
             if (::pread(fd.get(), memory + at, here, static_cast<off_t>(at)) != static_cast<ssize_t>(here)) die("cannot read " + path);
         }
     };
-    std::thread other(half, kRunBytes, 2 * kRunBytes);
-    half(0, 2 * kRunBytes);
-    other.join();
+    std::vector<std::thread> others;
+    for (std::size_t i = 1; i < kThreads; ++i) others.emplace_back(read, i * kBytes);
+    read(0);
+    for (std::thread& other : others) other.join();
     return watch.seconds();
 }
 
 char* aligned(std::size_t size) {
     void* memory = nullptr;
     if (::posix_memalign(&memory, 2 << 20, size) != 0) die("no memory");
+    (void)::madvise(memory, size, MADV_HUGEPAGE);  // a disk takes large pages with less ado
     std::memset(memory, 1, size);
     return static_cast<char*>(memory);
 }
@@ -202,6 +217,7 @@ void measure_save(const std::string& folder, std::size_t bytes, std::uint32_t wo
         const Saved recycled = save(store, ranks, ++step);
         note("recycled", recycled.seconds);
         note("recycled_cpu_s_per_gb", recycled.cpu_s / (static_cast<double>(bytes) / 1e9));
+        note("written_cpu_s_per_gb", save(store, ranks, ++step, Copied::Before).cpu_s / (static_cast<double>(bytes) / 1e9));
     }
     fs::remove_all(folder);
     std::free(raw);
