@@ -297,6 +297,71 @@ TEST_F(LateBlocks, ThatFailWhenTheyLandAreFailures) {
     }
 }
 
+// ---- without a copy
+
+class StraightFaults : public Faults {
+  protected:
+    StraightFaults() : Faults(Blocks::Plain, {1, 7 * kRunBytes / 16, true}) {}  // three of its four runs lie within the slice
+};
+
+TEST_F(StraightFaults, LoseThatSaveAtMost) {
+    std::size_t faults = 0;
+    for (const Call call : {Call::Write, Call::Block, Call::Finish, Call::SyncData, Call::Sync, Call::Rename}) {
+        for (const int error : {EIO, ENOSPC}) faults += strike_each(call, Effect::Fail, error);
+        if (HasFailure()) return;
+    }
+    faults += strike_each(Call::Write, Effect::Short, 0);
+    fmt::print("{} faults in saves without a copy\n", faults);
+    EXPECT_GT(faults, 50u);
+}
+
+// Notes at each write whether the image says that its tensors may be changed.
+class WatchingDisk : public FaultyDisk {
+  public:
+    explicit WatchingDisk(ShardImage& image) : FaultyDisk(Blocks::Late), image_(image) {}
+    ssize_t write_at(int fd, const void* bytes, std::size_t size, std::uint64_t place) override {
+        (image_.is_free() ? while_free_ : while_held_) += 1;
+        return FaultyDisk::write_at(fd, bytes, size, place);
+    }
+    int while_free_ = 0;
+    int while_held_ = 0;
+
+  private:
+    ShardImage& image_;
+};
+
+TEST(AStraightImage, IsWrittenFromItsTensorsWhichAreFreeOnceTheDiskHasThem) {
+    const ScratchFolder scratch;
+    std::vector<std::uint64_t, PageAllocator<std::uint64_t>> values(7 * kRunBytes / 16);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = i * 0x9E3779B97F4A7C15u;
+    const auto before = values;
+    std::uint32_t small = 77;
+    const std::vector<Tensor> tensors{{"large", DType::U64, Policy::Sliced, {values.size()}, {0}, {values.size()}, values.data()},
+                                      {"small", DType::U32, Policy::Replicated, {}, {}, {}, &small}};
+    const ShardPlan plan{7, 9, 1, 0, 1, tensors};
+    ShardImage image;
+    ASSERT_TRUE(image.prepare(plan).ok());
+    ASSERT_GT(image.straight_bytes(tensors), 2 * kRunBytes);
+    ASSERT_TRUE(image.begin_straight(9, tensors).ok());
+    EXPECT_GE(image.run(1), static_cast<const void*>(values.data()));
+    EXPECT_LT(image.run(1), static_cast<const void*>(values.data() + values.size()));
+    while (image.copy_one()) {}
+    EXPECT_FALSE(image.is_free()) << "the disk has nothing yet";
+    WatchingDisk disk(image);
+    const Fd folder(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const auto part = write_image(disk, folder.get(), image, plan);
+    ASSERT_TRUE(part.ok()) << part.error().message;
+    EXPECT_EQ(disk.while_held_, 4);
+    EXPECT_EQ(disk.while_free_, 0);
+    image.wait_free();
+    std::fill(values.begin(), values.end(), 0);
+    EXPECT_FALSE(write_image(disk, folder.get(), image, plan).ok()) << "there is nothing left to write it from";
+    Checkpoint checkpoint(Fd(::dup(folder.get())), parse(encode(*part)).value(), scratch.path());
+    const auto restored = checkpoint.restore(tensors, 0, 1);
+    ASSERT_TRUE(restored.ok()) << restored.error().message;
+    EXPECT_EQ(values, before);
+}
+
 // The kernel's own ring meets a limit in the middle of its blocks: one comes short, the others fail, and all come back.
 TEST(TheBlockWriter, MeetsALimitAmidItsBlocksAndEnds) {
     const ScratchFolder scratch;

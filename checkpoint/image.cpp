@@ -71,7 +71,9 @@ bool each_word_of(const Tensor& tensor, const Visit& visit) {
 }  // namespace
 
 ShardImage::~ShardImage() {
-    if (own_.data != nullptr) ::munmap(own_.data, own_.size);
+    for (const ImageMemory& memory : {own_, beside_}) {
+        if (memory.data != nullptr) ::munmap(memory.data, memory.size);
+    }
 }
 
 bool ShardImage::is_laid_out_for(const ShardPlan& plan) const {
@@ -149,19 +151,19 @@ void ShardImage::keep_shapes(const ShardPlan& plan, const std::vector<std::uint6
 }
 
 // Touched here, so that no later save pays for fresh pages.
-Result<void> ShardImage::take_memory() {
-    if (size_ <= own_.size) return {};
-    if (own_.data != nullptr) ::munmap(own_.data, own_.size);
-    own_ = {};
-    const std::uint64_t wanted = round_up(size_, kLargePage);
+Result<void> ShardImage::take_memory(ImageMemory& memory, std::uint64_t size) {
+    if (size <= memory.size) return {};
+    if (memory.data != nullptr) ::munmap(memory.data, memory.size);
+    memory = {};
+    const std::uint64_t wanted = round_up(size, kLargePage);
     void* const taken = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (taken == MAP_FAILED) return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size_)};
+    if (taken == MAP_FAILED) return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size)};
     (void)::madvise(taken, wanted, MADV_HUGEPAGE);
     if (::madvise(taken, wanted, MADV_POPULATE_WRITE) != 0 && errno == ENOMEM) {
         ::munmap(taken, wanted);
-        return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size_)};
+        return Error{Code::NoSpace, fmt::format("no memory for a copy of {} bytes", size)};
     }
-    own_ = {static_cast<char*>(taken), wanted, 0};
+    memory = {static_cast<char*>(taken), wanted, 0};
     return {};
 }
 
@@ -191,30 +193,91 @@ Result<void> ShardImage::load_template(int file) {
     return load_until(size_);
 }
 
-Result<void> ShardImage::begin(std::uint64_t step, std::span<const Tensor> tensors, ImageMemory* memory) {
-    if (memory == nullptr) {
-        if (auto taken = take_memory(); !taken) return taken;
-        memory = &own_;
+// ---- a save begins
+
+void ShardImage::put_template(std::uint64_t from, std::uint64_t until, char* memory) const {
+    auto extent = std::upper_bound(template_.begin(), template_.end(), from, [](std::uint64_t at, const Extent& one) { return at < one.place + one.bytes.size(); });
+    for (; extent != template_.end() && extent->place < until; ++extent) {
+        const std::uint64_t begin = std::max(from, extent->place);
+        const std::uint64_t end = std::min<std::uint64_t>(until, extent->place + extent->bytes.size());
+        std::memcpy(memory + (begin - from), extent->bytes.data() + (begin - extent->place), static_cast<std::size_t>(end - begin));
     }
-    if (memory->laid_out != template_number_) {
-        for (const Extent& extent : template_) std::memcpy(memory->data + extent.place, extent.bytes.data(), extent.bytes.size());
-        memory->laid_out = template_number_;
-    }
-    memory_ = memory->data;
+}
+
+void ShardImage::begin_runs(std::uint64_t step, std::span<const Tensor> tensors) {
     sources_.clear();
     for (const Tensor& tensor : tensors) sources_.push_back(static_cast<const char*>(tensor.data));
-    std::memcpy(memory_ + step_place_, &step, sizeof step);
+    std::memcpy(run_places_[static_cast<std::size_t>(step_place_ / kRunBytes)] + step_place_ % kRunBytes, &step, sizeof step);
     const std::lock_guard lock(mutex_);
     next_ = taken_ = copied_ = given_ = 0;
     states_.assign(runs(), Run::Free);
     ready_.clear();
+    is_let_go_ = is_straight_.empty();
+}
+
+Result<void> ShardImage::begin(std::uint64_t step, std::span<const Tensor> tensors, ImageMemory* memory) {
+    if (memory == nullptr) {
+        if (auto taken = take_memory(own_, size_); !taken) return taken;
+        memory = &own_;
+    }
+    if (memory->laid_out != template_number_) {
+        put_template(0, size_, memory->data);
+        memory->laid_out = template_number_;
+    }
+    run_places_.clear();
+    for (std::size_t index = 0; index < runs(); ++index) run_places_.push_back(memory->data + index * kRunBytes);
+    is_straight_.clear();
+    begin_runs(step, tensors);
+    return {};
+}
+
+// Where the tensor's memory has the whole run; null: no tensor has, or not as O_DIRECT wants it.
+const char* ShardImage::straight_place(std::size_t run, std::span<const Tensor> tensors) const {
+    const std::uint64_t begin = run * kRunBytes;
+    const std::uint64_t end = begin + run_size(run);
+    const auto piece = first_piece_behind(begin);
+    if (piece == pieces_.end() || piece->place > begin || piece->place + piece->size < end) return nullptr;
+    const char* const place = static_cast<const char*>(tensors[piece->tensor].data) + (begin - piece->place);
+    return reinterpret_cast<std::uintptr_t>(place) % kDiskAlignment == 0 ? place : nullptr;
+}
+
+std::uint64_t ShardImage::straight_bytes(std::span<const Tensor> tensors) const {
+    std::uint64_t bytes = 0;
+    for (std::size_t index = 0; index < runs(); ++index) {
+        if (straight_place(index, tensors) != nullptr) bytes += run_size(index);
+    }
+    return bytes;
+}
+
+Result<void> ShardImage::begin_straight(std::uint64_t step, std::span<const Tensor> tensors) {
+    std::vector<char*> places;
+    std::uint64_t beside = 0;
+    for (std::size_t index = 0; index < runs(); ++index) {
+        places.push_back(const_cast<char*>(straight_place(index, tensors)));  // it is only read
+        if (places.back() == nullptr) ++beside;
+    }
+    if (auto taken = take_memory(beside_, beside * kRunBytes); !taken) return taken;
+    run_places_ = std::move(places);
+    is_straight_.assign(runs(), true);
+    char* free = beside_.data;
+    for (std::size_t index = 0; index < runs(); ++index) {
+        if (run_places_[index] != nullptr) continue;
+        is_straight_[index] = false;
+        put_template(index * kRunBytes, index * kRunBytes + run_size(index), free);
+        run_places_[index] = free;
+        free += kRunBytes;
+    }
+    begin_runs(step, tensors);
     return {};
 }
 
 void ShardImage::adopt(const Manifest& part, char* memory) {
     const ShardRecord& shard = part.shards.at(0);
     size_ = shard.size;
-    memory_ = memory;
+    run_places_.clear();
+    for (std::size_t index = 0; index < runs(); ++index) run_places_.push_back(memory + index * kRunBytes);
+    is_straight_.clear();
+    is_let_go_ = true;
     crcs_ = shard.block_crcs;
     shapes_.clear();
     job_ = 0;  // laid out for nobody
@@ -226,24 +289,34 @@ void ShardImage::adopt(const Manifest& part, char* memory) {
     std::iota(ready_.begin(), ready_.end(), std::size_t{0});
 }
 
+// ---- its runs
+
+std::vector<ShardImage::Piece>::const_iterator ShardImage::first_piece_behind(std::uint64_t at) const {
+    return std::upper_bound(pieces_.begin(), pieces_.end(), at, [](std::uint64_t place, const Piece& one) { return place < one.place + one.size; });
+}
+
 void ShardImage::copy_run(std::size_t index) {
-    const std::uint64_t end = index * kRunBytes + run_size(index);
-    for (std::uint64_t at = index * kRunBytes; at < end; at += kBlockBytes) {
-        crcs_[static_cast<std::size_t>(at / kBlockBytes)] = copy_block(at, std::min(end, at + kBlockBytes));
+    const std::uint64_t begin = index * kRunBytes;
+    const std::uint64_t end = begin + run_size(index);
+    const bool is_straight = !is_straight_.empty() && is_straight_[index];
+    for (std::uint64_t at = begin; at < end; at += kBlockBytes) {
+        const std::uint64_t until = std::min(end, at + kBlockBytes);
+        char* const place = run_places_[index] + (at - begin);
+        crcs_[static_cast<std::size_t>(at / kBlockBytes)] = is_straight ? crc32c(place, static_cast<std::size_t>(until - at)) : copy_block(at, until, place);
     }
 }
 
-std::uint32_t ShardImage::copy_block(std::uint64_t at, std::uint64_t end) {
+std::uint32_t ShardImage::copy_block(std::uint64_t at, std::uint64_t end, char* to) {
     std::uint32_t crc = 0;
-    auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), at, [](std::uint64_t place, const Piece& one) { return place < one.place; });
-    if (piece != pieces_.begin() && (piece - 1)->place + (piece - 1)->size > at) --piece;
-    for (; at < end; ++piece) {
+    for (auto piece = first_piece_behind(at); at < end; ++piece) {
         const std::uint64_t begin = piece == pieces_.end() ? end : std::clamp(piece->place, at, end);
-        crc = crc32c(memory_ + at, static_cast<std::size_t>(begin - at), crc);
+        crc = crc32c(to, static_cast<std::size_t>(begin - at), crc);  // the template's
+        to += begin - at;
         at = begin;
         if (piece == pieces_.end() || at >= end) break;
         const std::uint64_t until = std::min(end, piece->place + piece->size);
-        crc = copy_with_crc32c(memory_ + at, sources_[piece->tensor] + (at - piece->place), static_cast<std::size_t>(until - at), crc);
+        crc = copy_with_crc32c(to, sources_[piece->tensor] + (at - piece->place), static_cast<std::size_t>(until - at), crc);
+        to += until - at;
         at = until;
     }
     return crc;
@@ -309,9 +382,36 @@ void ShardImage::wait_copied() {
     changed_.wait(lock, [&] { return copied_ == states_.size(); });
 }
 
-void ShardImage::give_again() {
+bool ShardImage::is_free() {
     const std::lock_guard lock(mutex_);
+    return is_free_now();
+}
+
+void ShardImage::wait_free() {
+    while (copy_one()) {}
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_free_now(); });
+}
+
+void ShardImage::wait_free(std::size_t tensor) {
+    wait_copied(tensor);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_let_go_; });
+}
+
+void ShardImage::let_go() {
+    {
+        const std::lock_guard lock(mutex_);
+        is_let_go_ = true;
+    }
+    changed_.notify_all();
+}
+
+bool ShardImage::give_again() {
+    const std::lock_guard lock(mutex_);
+    if (!is_straight_.empty() && is_let_go_) return false;
     given_ = 0;
+    return true;
 }
 
 std::optional<std::size_t> ShardImage::next_ready() {

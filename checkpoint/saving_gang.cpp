@@ -47,7 +47,7 @@ Result<Sha256> SavingGang::write_rank(const Store& store, std::uint64_t step, st
     const auto mine = tensors_to_write(rank.tensors, number, size_.world);
     const ShardPlan plan{kJob, step, attempt_, number, size_.world, mine};
     if (auto prepared = rank.image.prepare(plan); !prepared) return prepared.error();
-    if (auto begun = rank.image.begin(step, mine); !begun) return begun.error();
+    if (auto begun = size_.is_straight ? rank.image.begin_straight(step, mine) : rank.image.begin(step, mine); !begun) return begun.error();
     auto folder = store.temporary(id(step));
     if (!folder) return folder.error();
     auto part = write_image(store.disk(), folder->get(), rank.image, plan, store.recycle());

@@ -9,12 +9,25 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "checkpoint/store.h"
 
 namespace gangline::checkpoint {
+
+// Memory as O_DIRECT wants it.
+template <class T>
+struct PageAllocator {
+    using value_type = T;
+    PageAllocator() = default;
+    template <class Other>
+    explicit PageAllocator(const PageAllocator<Other>&) {}
+    T* allocate(std::size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{kDiskAlignment})); }
+    void deallocate(T* place, std::size_t) { ::operator delete(place, std::align_val_t{kDiskAlignment}); }
+    friend bool operator==(const PageAllocator&, const PageAllocator&) { return true; }
+};
 
 class SavingGang {
   public:
@@ -23,6 +36,7 @@ class SavingGang {
     struct Size {
         std::uint32_t world = 2;
         std::uint64_t elements = 5000;  // of each rank's slice, eight bytes each
+        bool is_straight = false;       // nothing is copied that need not be
     };
     enum class Done { Manifest, Publish, DeleteBegins };
     using Watch = std::function<void(Done)>;
@@ -49,7 +63,7 @@ class SavingGang {
 
   private:
     struct Rank {
-        std::vector<std::uint64_t> slice;
+        std::vector<std::uint64_t, PageAllocator<std::uint64_t>> slice;
         std::vector<double> vector;
         std::vector<std::uint8_t> own;
         std::vector<Tensor> tensors;

@@ -103,6 +103,7 @@ Result<void> fill(Disk& disk, int folder, const std::string& name, ShardImage& i
     auto file = take_file(disk, folder, name, image.size(), recycle);
     if (!file) return file.error();
     if (auto written = write_runs(disk, *file, image); !written) return written;
+    image.let_go();
     // Not tried again when it fails: the kernel has forgotten what it could not write.
     if (disk.sync_data(file->fd.get()) != 0) return errno_error("cannot fsync " + name);
     if (!file->is_direct) (void)::posix_fadvise(file->fd.get(), 0, 0, POSIX_FADV_DONTNEED);
@@ -112,8 +113,8 @@ Result<void> fill(Disk& disk, int folder, const std::string& name, ShardImage& i
 // Under its own name when it is whole and durable; no file is left otherwise.
 Result<void> write_named(Disk& disk, int folder, const std::string& name, ShardImage& image, const Recycle& recycle) {
     const std::string temporary = "." + name + ".part";
+    if (!image.give_again()) return Error{Code::Internal, name + " cannot be written again: there is no copy, and the tensors may have changed"};
     disk.unlink_at(folder, temporary.c_str(), 0);
-    image.give_again();
     auto filled = fill(disk, folder, temporary, image, recycle);
     image.wait_copied();
     if (filled && disk.rename_at(folder, temporary.c_str(), folder, name.c_str(), 0) != 0) filled = errno_error("cannot rename " + temporary);

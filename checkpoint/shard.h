@@ -28,6 +28,7 @@ using Recycle = std::function<bool(int folder, const std::string& name, std::uin
 
 // Writes the image, whose save has begun, as shard_name(rank, world) into the folder: blocks are written as others copy them, and copied
 // here when nobody does. Returns the shard's part of the manifest. A file of that name is replaced.
+// What is not copied (ShardImage::begin_straight) is let go as soon as the disk has it; on an error it is not: it may be written again.
 // Errors: NoSpace; Internal. No file is left then, and the image is copied all the same.
 Result<Part> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle = {});
 

@@ -147,10 +147,11 @@ class Gang {
     //   gang.save(step, {.metric = validation_loss});
     Save save(std::uint64_t step, const SaveOptions& options = {});
     Save save(std::uint64_t step, SaveMode mode) { return save(step, SaveOptions{mode, {}}); }
-    // Before the tracked state is changed after a Fenced save: waits until it is copied. Usually it is already.
+    // Before the tracked state is changed after a Fenced save: waits until it is copied or, where it is not copied (docs/checkpoints.md), on disk.
+    // Usually it is already.
     //   gang.save(step, SaveMode::Fenced);  forward(); backward();  gang.fence();  optimizer_step();
     void fence();
-    // The same for one tensor, which is copied ahead of the others: for an optimizer that changes tensor after tensor. Errors: InvalidArgument (not tracked).
+    // The same for one tensor, which is copied ahead of the others (where nothing is copied: as fence()): for an optimizer that changes tensor after tensor. Errors: InvalidArgument (not tracked).
     Result<void> fence(std::string_view tensor);
     // Whether to save at this step: as often as lost work and the saves' own cost are least together (Young), and once more when the runner will
     // stop this gang. Every rank calls it at every step with the same numbers, and all get the same answer: rank 0 decides some steps ahead.

@@ -111,6 +111,11 @@ Result<Place> read_place(const Getenv& get, const std::string& run_key) {
     }
     place.recycles = variables.text("GANGLINE_CHECKPOINT_RECYCLE") != "0";
     if (variables.has("GANGLINE_CHECKPOINT_MEMORY_MIB")) place.memory_mib = variables.number("GANGLINE_CHECKPOINT_MEMORY_MIB", std::uint64_t{1} << 32);
+    const std::string copies = variables.text("GANGLINE_CHECKPOINT_COPY");
+    if (!copies.empty() && copies != "auto" && copies != "copy" && copies != "straight") {
+        variables.refuse(fmt::format("environment variable GANGLINE_CHECKPOINT_COPY='{}' must be auto, copy or straight", copies));
+    }
+    place.copies = copies == "copy" ? CopyWish::Copy : copies == "straight" ? CopyWish::Straight : CopyWish::Auto;
     place.writes_views = variables.text("GANGLINE_CHECKPOINT_VIEW") != "0";
     place.scrub_mib_s = static_cast<std::uint32_t>(variables.number("GANGLINE_CHECKPOINT_SCRUB", 0, kMostMibS, place.scrub_mib_s, " (MiB a second; 0: no checkpoint is read back)"));
     place.write_mib_s = static_cast<std::uint32_t>(variables.number("GANGLINE_CHECKPOINT_WRITE_MIB_S", 0, kMostMibS, 0, " (0: no limit)"));

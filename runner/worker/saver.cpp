@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,6 +24,12 @@ constexpr std::size_t kMostWaiting = 4 * std::size_t{checkpoint::kMostWorld};
 
 // The letters between the ranks' savers: one byte, then what follows it.
 enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N', SaveAt = 'S', Here = 'H' };
+
+Duration thread_cpu() {
+    timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return seconds(time.tv_sec) + Duration(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -160,7 +167,7 @@ Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, const Save
     if (begun) begun = refuse_stale_folder(step);
     last_step_ = step;
     if (begun) {
-        begun = begin_copy(step, tracked, options.metric);
+        begun = begin_copy(step, tracked, options);
         if (begun) {
             if (options.mode == SaveMode::Now) fence();
             return Save(state);
@@ -173,14 +180,14 @@ Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, const Save
 checkpoint::ShardPlan Saver::plan(std::uint64_t step) const { return {place_.job, step, place_.attempt, place_.rank, place_.size, mine_, metric_}; }
 
 // Once the writer and the copiers have finished with the save before. The memory is kept from save to save.
-Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> tracked, std::optional<double> metric) {
+Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> tracked, const SaveOptions& options) {
     {
         std::unique_lock lock(mutex_);
         if (!wait_until(lock, now().steady + kWriterLimit, [&] { return !job_ && busy_copiers_ == 0; })) {
             return Error{Code::Deadline, fmt::format("the save before is still being written after {} s", kWriterLimit.count())};
         }
     }
-    if (place_.rank == 0) metric_ = metric;
+    if (place_.rank == 0) metric_ = options.metric;
     if (tracked_ != tracked.size()) {  // tensors are only added
         mine_ = checkpoint::tensors_to_write(tracked, place_.rank, place_.size);
         tracked_ = tracked.size();
@@ -192,9 +199,7 @@ Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> track
         if (auto prepared = image_.prepare(plan(step)); !prepared) return prepared;
         is_laid_out_ = true;
     }
-    const std::uint64_t part_size = place_.is_alone ? 0 : encoded_size(part_of(plan(step), image_));
-    if (auto begun = image_.begin(step, mine_, memory_.memory_for(image_.size(), part_size)); !begun) return begun;
-    copying_ = step;
+    if (auto begun = begin_image(step, options.mode); !begun) return begun;
     if (!writer_.joinable()) {
         writer_ = quiet_thread([this] { run_writer(); });
         const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
@@ -206,6 +211,24 @@ Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> track
         ++copies_;
     }
     changed_.notify_all();
+    return {};
+}
+
+Result<void> Saver::begin_image(std::uint64_t step, SaveMode mode) {
+    const std::uint64_t part_size = place_.is_alone ? 0 : encoded_size(part_of(plan(step), image_));
+    checkpoint::ImageMemory* const memory = memory_.memory_for(image_.size(), part_size);
+    CopyMeasurements measured = meter_.ended();
+    measured.wish = place_.copies;
+    measured.is_fenced = mode == SaveMode::Fenced;
+    measured.outlives = memory != nullptr;
+    measured.bytes = image_.size();
+    if (measured.is_fenced) measured.straight_bytes = image_.straight_bytes(mine_);
+    const CopyChoice choice = choose_mode(measured);
+    auto begun = choice.mode == CopyMode::ZeroCopy ? image_.begin_straight(step, mine_) : image_.begin(step, mine_, memory);
+    if (!begun) return begun;
+    copying_ = step;
+    meter_.begun(choice.mode, now().steady);
+    if (place_.rank == 0 && choice.is_measured && !std::exchange(has_said_copy_, true)) fmt::print(stderr, "gangline: what is saved is {}\n", choice.reason);
     return {};
 }
 
@@ -267,7 +290,8 @@ void Saver::fence() {
         const std::lock_guard lock(mutex_);
         if (copies_ == 0) return;
     }
-    image_.wait_copied();
+    meter_.fenced(now().steady);
+    image_.wait_free();
 }
 
 void Saver::fence(std::string_view tensor) {
@@ -275,7 +299,8 @@ void Saver::fence(std::string_view tensor) {
         const std::lock_guard lock(mutex_);
         if (copies_ == 0) return;
     }
-    if (const auto found = mine_by_name_.find(tensor); found != mine_by_name_.end()) image_.wait_copied(found->second);
+    meter_.fenced(now().steady);
+    if (const auto found = mine_by_name_.find(tensor); found != mine_by_name_.end()) image_.wait_free(found->second);
 }
 
 void Saver::run_copier() {
@@ -287,7 +312,9 @@ void Saver::run_copier() {
         seen = copies_;
         ++busy_copiers_;
         lock.unlock();
+        const Duration cpu = thread_cpu();
         while (image_.copy_one()) {}
+        meter_.took(thread_cpu() - cpu);
         lock.lock();
         --busy_copiers_;
         changed_.notify_all();
@@ -306,8 +333,11 @@ void Saver::run_writer() {
         if (is_stopping_) return;
         const std::uint64_t step = *job_;
         lock.unlock();
+        const Duration cpu = thread_cpu();
         write(step);
         image_.wait_copied();  // also when nothing could be written: a fence waits for it
+        image_.let_go();
+        meter_.took(thread_cpu() - cpu);
         lock.lock();
         job_.reset();
         changed_.notify_all();
@@ -324,6 +354,7 @@ void Saver::write(std::uint64_t step) {
         part = checkpoint::write_image(store_->disk(), folder->get(), image_, plan(step));
     }
     if (!part) return report_failure(step, part.error());
+    meter_.written(now().steady);
     const auto sealed = store_->write_part(id, *part);
     if (!sealed) return report_failure(step, sealed.error());
     memory_.on_disk(step);
@@ -334,6 +365,7 @@ void Saver::write(std::uint64_t step) {
 
 // From now on this rank may die without loss.
 void Saver::snapshot_copied() {
+    meter_.copied(now().steady);
     if (memory_.hold(plan(copying_), image_)) (void)send_({WorkerKind::Snapshot, 0, copying_, place_.attempt, {}});
 }
 

@@ -4,7 +4,7 @@
 //   save(step) --copy--> writer thread: shard, part --letter--> rank 0's commit loop --letter to all--> Save
 //
 // The copy is made by the caller, a few threads beside it and the writer, block by block; blocks are written as they are copied. A fenced save
-// returns at once, and fence() is the wait for the copy.
+// returns at once, and fence() is the wait for the copy; or, where none is made (copy_mode.h), for the disk.
 // Thread rule: save(), fence() and drain() from the training thread; receive() from the line's thread.
 
 #include <condition_variable>
@@ -21,6 +21,7 @@
 #include "checkpoint/slow_disk.h"
 #include "checkpoint/store.h"
 #include "runner/worker/commit_loop.h"
+#include "runner/worker/copy_mode.h"
 #include "runner/worker/gang.h"
 #include "runner/worker/interval.h"
 #include "runner/worker/line.h"
@@ -50,7 +51,7 @@ class Saver {
     // Whether every rank is to save this step. Rank 0 decides, and tells the others some steps ahead, so that all answer alike.
     bool is_due(std::uint64_t step, bool is_stopping);
     void stalled(Duration time);  // the training waited so long for the last save
-    // Until the state of the last save may be changed: it is copied.
+    // Until the state of the last save may be changed: it is copied, or on disk.
     void fence();
     void fence(std::string_view tensor);  // until that one is
     void receive(const WorkerHeader& header, std::string_view payload);  // Relay and CommitResult
@@ -77,7 +78,8 @@ class Saver {
     void complain(const std::string& what);
     void tell_tainted(const checkpoint::CheckpointId& id, const std::string& what);
     Result<void> refuse_stale_folder(std::uint64_t step) const;
-    Result<void> begin_copy(std::uint64_t step, std::span<const Tensor> tracked, std::optional<double> metric);
+    Result<void> begin_copy(std::uint64_t step, std::span<const Tensor> tracked, const SaveOptions& options);
+    Result<void> begin_image(std::uint64_t step, SaveMode mode);
     void run_writer();
     void run_copier();
     void write(std::uint64_t step);
@@ -124,6 +126,8 @@ class Saver {
     std::size_t tracked_ = 0;           // how many were tracked when mine_ was made
     bool is_laid_out_ = false;          // the image, for mine_
     checkpoint::ShardImage image_;
+    SaveMeter meter_;
+    bool has_said_copy_ = false;
     MemoryTier memory_;
     std::unique_ptr<CommitLoop> committer_;  // rank 0
     std::optional<checkpoint::Store> adopted_store_;
