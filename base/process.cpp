@@ -2,12 +2,16 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
@@ -120,6 +124,28 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
     stat.session = session;
     stat.id.start_ticks = start;
     return stat;
+}
+
+Fd open_process(pid_t pid) { return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
+
+Fd kill_exactly(const ProcessId& id) {
+    if (id.pid <= 0) return Fd();
+    Fd process = open_process(id.pid);
+    const auto stat = process_stat(id.pid);
+    if (!process || !stat || (id.start_ticks != 0 && stat->id != id)) return Fd();
+    ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+    return process;
+}
+
+bool wait_dead(const std::vector<Fd>& processes, Duration limit) {
+    const TimePoint until = now().steady + limit;
+    for (const Fd& process : processes) {
+        pollfd death{process.get(), POLLIN, 0};
+        while (::poll(&death, 1, static_cast<int>(std::max<std::int64_t>(0, to_ms(until - now().steady)))) <= 0) {
+            if (now().steady >= until) return false;
+        }
+    }
+    return true;
 }
 
 std::vector<pid_t> all_pids() {

@@ -35,6 +35,12 @@ struct ProcessStat {
 // /proc/PID/stat; nothing when the process is gone.
 std::optional<ProcessStat> process_stat(pid_t pid);
 std::vector<pid_t> all_pids();
+// A process's pidfd, readable when it is dead; none: it is gone.
+Fd open_process(pid_t pid);
+// SIGKILL to exactly this process (start_ticks 0: to whoever has the pid). Its pidfd, readable when it is dead; none: it was gone.
+Fd kill_exactly(const ProcessId& id);
+// Until all of these pidfds are readable. False: not all in this time.
+bool wait_dead(const std::vector<Fd>& processes, Duration limit);
 // The value of NAME in /proc/PID/environ; nothing when unreadable or unset.
 std::optional<std::string> process_environment(pid_t pid, std::string_view name);
 

@@ -2,6 +2,7 @@
 // starts: `agent`, `execd`, and `as UID GID VERB ...`, the same as another user.
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <grp.h>
 #include <poll.h>
@@ -243,11 +244,13 @@ class NodeTest : public testing::Test {
         return text;
     }
     // Agent, execd, and the shepherds that it forked.
-    std::vector<pid_t> parts() const {
-        std::vector<pid_t> found;
+    std::vector<std::string> parts() const {
+        std::vector<std::string> found;
         for (const pid_t pid : all_pids()) {
             const auto words = read_file(fmt::format("/proc/{}/cmdline", pid));
-            if (pid != ::getpid() && words.ok() && words->find(state_) != std::string::npos && is_alive(pid)) found.push_back(pid);
+            if (pid == ::getpid() || !words.ok() || words->find(state_) == std::string::npos || !is_alive(pid)) continue;
+            const auto name = read_file(fmt::format("/proc/{}/comm", pid));
+            found.push_back(fmt::format("{} {}", pid, name.ok() ? *name : ""));
         }
         return found;
     }
@@ -323,7 +326,7 @@ TEST_F(NodeTest, TheLifelinesEndTakesAllWithIt) {
     EXPECT_FALSE(parts().empty());
     agent_.lifeline.reset();
     EXPECT_EQ(agent_.wait(), 0) << logs();
-    EXPECT_TRUE(parts().empty()) << "whoever asked may remove its folder now";
+    EXPECT_THAT(parts(), testing::IsEmpty()) << "whoever asked may remove its folder now";
     EXPECT_FALSE(is_alive(shepherd));
     for (const pid_t pid : before) EXPECT_FALSE(is_alive(pid));
     EXPECT_TRUE(left_behind().empty());
@@ -335,7 +338,7 @@ TEST_F(NodeTest, AnAgentThatIsToldToGoAtItsStartLeavesNobody) {
         start_agent();
         agent_.lifeline.reset();
         EXPECT_EQ(agent_.wait(), 0) << logs();
-        EXPECT_TRUE(parts().empty());
+        EXPECT_THAT(parts(), testing::IsEmpty());
         EXPECT_TRUE(remove_tree(state_).ok());
         EXPECT_NE(::access(state_.c_str(), F_OK), 0);
     }

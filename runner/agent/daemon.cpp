@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,7 +57,7 @@ class Daemon {
     void on_coordinator();
     void on_signal();
     void on_lifeline();
-    void kill_exactly(const ProcessId& id);
+    void end_shepherd(const ProcessId& id);
     std::vector<pollfd> wait_list(std::vector<std::string>& names) const;
     int timeout_ms() const;
 
@@ -68,8 +67,10 @@ class Daemon {
     std::unique_ptr<Wire> wire_;
     std::unique_ptr<ClientSocket> coordinator_;
     Line execd_;
+    Fd execd_process_;                  // our own one's pidfd
     Fd signals_;
     std::map<std::string, Line> shepherds_;
+    std::vector<Fd> killed_;            // pidfds of those that may not be dead yet
     std::deque<AgentEvent> events_;     // made while actions are performed: the brain is not re-entered
     Spools spools_;
     std::optional<TimePoint> execd_again_;  // when to try its socket again
@@ -109,6 +110,7 @@ Result<void> Daemon::start_execd() {
         ::execv(program.c_str(), arguments.data());
         ::_exit(127);
     }
+    execd_process_ = open_process(pid);
     return set_nonblocking(execd_.fd.get());
 }
 
@@ -153,12 +155,12 @@ void Daemon::feed(AgentEvent event) {
     }
 }
 
-void Daemon::kill_exactly(const ProcessId& id) {
-    if (id.pid <= 0) return;
-    const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, id.pid, 0)));
-    const auto stat = process_stat(id.pid);
-    if (!fd || !stat || (id.start_ticks != 0 && stat->id != id)) return;
-    ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
+void Daemon::end_shepherd(const ProcessId& id) {
+    std::erase_if(killed_, [](const Fd& process) {
+        pollfd death{process.get(), POLLIN, 0};
+        return ::poll(&death, 1, 0) > 0;
+    });
+    if (Fd process = kill_exactly(id)) killed_.push_back(std::move(process));
 }
 
 void Daemon::ask_execd(const proto::ExecdRequest& request) {
@@ -200,7 +202,7 @@ void Daemon::perform(const AgentAction& action) {
     } else if (const auto* up = std::get_if<Connect>(&action)) {
         connect(*up);
     } else if (const auto* kill = std::get_if<KillShepherd>(&action)) {
-        kill_exactly(kill->shepherd);
+        end_shepherd(kill->shepherd);
     } else if (const auto* spawn = std::get_if<Spawn>(&action)) {
         proto::ExecdRequest request;
         *request.mutable_spawn() = spawn->request;
@@ -357,7 +359,7 @@ void Daemon::wait_for_spares() {
     }
 }
 
-// Ours ends with its line, and its death is the end of that line. Shepherds that it was starting are nobody's.
+// Ours ends when its line does. Shepherds that it was starting are nobody's.
 void Daemon::wait_for_execd() {
     if (!options_.execd_socket.empty() || !execd_.fd) return;
     const TimePoint until = now().steady + kExecdQuits;
@@ -370,10 +372,10 @@ void Daemon::wait_for_execd() {
         open = open && execd_.reader.fill(execd_.fd.get()).ok();
         while (auto frame = execd_.reader.next()) {
             proto::ExecdReply reply;
-            if (reply.ParseFromString(*frame) && reply.has_spawn()) kill_exactly({reply.spawn().pid(), reply.spawn().start_ticks()});
+            if (reply.ParseFromString(*frame) && reply.has_spawn()) end_shepherd({reply.spawn().pid(), reply.spawn().start_ticks()});
         }
     }
-    if (open) log_warn("execd_stays waited_ms={}", to_ms(kExecdQuits));
+    if (execd_process_) killed_.push_back(std::move(execd_process_));
 }
 
 int Daemon::serve() {
@@ -401,6 +403,7 @@ int Daemon::serve() {
     for (auto& [name, line] : shepherds_) (void)line.writer.flush(line.fd.get());
     wait_for_spares();
     wait_for_execd();
+    if (!wait_dead(killed_, kExecdQuits)) log_warn("left_behind waited_ms={}", to_ms(kExecdQuits));
     return *exit_code_;
 }
 

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,8 +56,6 @@ Result<Fd> out_of_the_way(int fd) {
     if (!copy) return errno_error("cannot copy a descriptor");
     return copy;
 }
-
-Fd open_process(pid_t pid) { return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U))); }
 
 // Reads what the part has said. Errors: it ended without saying that it is ready.
 Result<void> read_ready(StartedPart& part, const std::string& folder) {

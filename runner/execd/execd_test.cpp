@@ -320,7 +320,7 @@ TEST(Nursery, AShepherdThatIsOnlyStartingGoesWithWhoeverAskedForIt) {
     spawn.set_cluster("c");
     spawn.set_node("n0");
     nursery.begin(request);
-    nursery.forget_asker();
+    EXPECT_TRUE(wait_dead(nursery.forget_asker(), seconds(20)));
     EXPECT_TRUE(nursery.settle(now().steady).empty());
     bool was_killed = false;
     for (int status = 0; ::waitpid(-1, &status, 0) > 0;) was_killed = was_killed || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);

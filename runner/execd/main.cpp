@@ -27,6 +27,8 @@ namespace {
 
 namespace po = boost::program_options;
 
+constexpr Duration kDying = seconds(1);
+
 struct ExecdOptions {
     int fd = -1;                  // single-user: the agent's end of a socket pair
     std::string listen;           // multi-user: abstract socket name
@@ -66,6 +68,7 @@ class Server {
             if (connection_ && !writer_.flush(connection_.get())) disconnect();
             if ((list[0].revents & POLLIN) != 0) accept_agent();
         }
+        (void)wait_dead(killed_, kDying);  // the agent waits for our end, and then nothing may be left
         return 0;
     }
 
@@ -77,7 +80,7 @@ class Server {
         return left <= Duration::zero() ? 0 : static_cast<int>(std::min<std::int64_t>(to_ms(left) + 1, 60'000));
     }
     void disconnect() {
-        nursery_.forget_asker();
+        killed_ = nursery_.forget_asker();
         connection_.reset();
         reader_ = FrameReader();
         writer_ = FrameWriter();
@@ -106,6 +109,7 @@ class Server {
     Nursery& nursery_;
     Fd listener_;
     Fd connection_;
+    std::vector<Fd> killed_;   // when the last agent went
     uid_t agent_uid_;
     FrameReader reader_;
     FrameWriter writer_;

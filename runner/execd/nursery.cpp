@@ -333,7 +333,7 @@ std::optional<proto::SpawnReply> Nursery::started(Starting& one, TimePoint now) 
     const bool open = n < 0 && (errno == EAGAIN || errno == EINTR);
     if (one.words == "+") return one.reply;
     if (open && now < one.until) return std::nullopt;
-    end_start(one);
+    (void)end_start(one);
     const bool refused = one.words.starts_with('!');
     one.reply.set_refused(refused);
     one.reply.set_error(refused ? one.words.substr(1) : !one.words.empty() ? one.words : open ? "the shepherd did not start in time" : "the shepherd died at its start");
@@ -343,17 +343,21 @@ std::optional<proto::SpawnReply> Nursery::started(Starting& one, TimePoint now) 
     return one.reply;
 }
 
-void Nursery::end_start(const Starting& one) const {
-    const auto stat = process_stat(one.reply.pid());
-    if (stat && stat->id.start_ticks == one.reply.start_ticks()) ::kill(one.reply.pid(), SIGKILL);
+Fd Nursery::end_start(const Starting& one) const {
+    Fd killed = kill_exactly({one.reply.pid(), one.reply.start_ticks()});
     ::rmdir((spool_root(options_) + "/" + one.spool_name).c_str());  // if nothing was written there
+    return killed;
 }
 
-void Nursery::forget_asker() {
-    for (const Starting& one : starting_) end_start(one);
+std::vector<Fd> Nursery::forget_asker() {
+    std::vector<Fd> killed;
+    for (const Starting& one : starting_) {
+        if (Fd process = end_start(one)) killed.push_back(std::move(process));
+    }
     starting_.clear();
     replies_.clear();
     for (Ending& one : ending_) one.request.set_request(0);  // goes on, for nobody
+    return killed;
 }
 
 proto::ReapReply Nursery::ended(const Ending& one, std::size_t still_there) {

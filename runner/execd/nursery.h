@@ -54,7 +54,8 @@ class Nursery {
     std::vector<int> waits() const;
     std::optional<TimePoint> next_deadline() const;
     // Whoever asked has gone: shepherds that are only starting are killed, since nobody will know them, and no reply is due any more.
-    void forget_asker();
+    // Returns the pidfds of the killed.
+    std::vector<Fd> forget_asker();
 
   private:
     struct Identity {
@@ -86,7 +87,7 @@ class Nursery {
     void recall_nonces();
     Result<std::string> make_spool(const std::string& name, const Identity& identity) const;
     std::optional<proto::SpawnReply> started(Starting& one, TimePoint now);
-    void end_start(const Starting& one) const;
+    Fd end_start(const Starting& one) const;
     proto::ReapReply ended(const Ending& one, std::size_t still_there);
     std::vector<ProcessId> started_processes() const;
     void forget_dead();

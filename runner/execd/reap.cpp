@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,15 +37,6 @@ std::vector<pid_t> cgroup_members(const std::string& cgroup) {
 bool is_populated(const std::string& cgroup) {
     const auto events = read_file(cgroup + "/cgroup.events");
     return events && events->find("populated 1") != std::string::npos;
-}
-
-// SIGKILL to exactly this process: a reused pid has another start time.
-Fd kill_exactly(const ProcessId& id) {
-    Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, id.pid, 0)));
-    const auto stat = process_stat(id.pid);
-    if (!fd || !stat || stat->id != id) return Fd();
-    ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
-    return fd;
 }
 
 bool is_living(const ProcessStat& stat) { return stat.state != 'Z' && stat.state != 'X'; }
