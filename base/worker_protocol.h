@@ -13,6 +13,7 @@
 // StopSoon      shepherd -> rank   u32 milliseconds left
 // Keeper        rank -> shepherd   u8: 1 = start one, 0 = only if it is there; the answer's payload is its socket's name, empty = there is none
 // Snapshot      rank -> shepherd   none: the keeper holds `step` whole
+// Replica       rank -> shepherd   none: another node's keeper holds a whole copy of `step`
 // DamagedAtRest rank -> coord.     as Damaged, found by reading what no rank's state comes from; stops nothing
 // Finished      rank -> shepherd   none: the library's clean end; exit code 0 without it is fine too
 //
@@ -24,7 +25,7 @@ namespace gangline {
 
 enum class WorkerKind : std::uint16_t {
     Join = 1, Relay = 2, Commit = 3, CommitResult = 4, Damaged = 5, Fault = 6, StopSoon = 7, Finished = 8, Keeper = 9, Snapshot = 10,
-    DamagedAtRest = 11,
+    DamagedAtRest = 11, Replica = 12,
 };
 
 struct WorkerHeader {

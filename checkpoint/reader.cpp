@@ -367,6 +367,9 @@ Result<void> Checkpoint::run_pieces() {
     for (const ShardRecord& shard : manifest_.shards) {
         const auto found = pieces_.find(shard.rank);
         if (found == pieces_.end()) continue;
+        if (find_memory_ && !memory_.contains(shard.rank)) {
+            if (auto memory = find_memory_(shard)) use_memory(shard.rank, std::move(*memory));
+        }
         if (auto opened = open_file(shard); !opened && !memory_.contains(shard.rank)) return opened;
         std::sort(found->second.begin(), found->second.end(), [](const Piece& a, const Piece& b) { return a.file_offset < b.file_offset; });
         std::map<std::uint64_t, std::vector<std::uint32_t>> blocks;

@@ -32,6 +32,8 @@ class ShardMemory {
   public:
     // Errors: Damaged: there are not so many bytes.
     static Result<ShardMemory> map(const Fd& memory, std::uint64_t size);
+    // Takes over a mapping (mmap) of this size.
+    static ShardMemory take(char* mapped, std::uint64_t size) { return ShardMemory(mapped, size); }
     ShardMemory(ShardMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
     ShardMemory& operator=(ShardMemory&&) = delete;
     ~ShardMemory();
@@ -54,6 +56,8 @@ class Checkpoint {
     int folder() const { return folder_.get(); }
     // This rank's shard is read from here; blocks that do not have their checksum come from its file.
     void use_memory(std::uint32_t rank, ShardMemory memory) { memory_.emplace(rank, std::move(memory)); }
+    // Asked for the shards that are not there, once for each that is read: memory that is elsewhere, or nothing.
+    void find_memory(std::function<std::optional<ShardMemory>(const ShardRecord& shard)> find) { find_memory_ = std::move(find); }
     // Called by the reading threads each time that they have got on.
     void while_reading(std::function<void()> call) { while_reading_ = std::move(call); }
     // What was wrong with such memory, in words; empty: nothing.
@@ -122,6 +126,7 @@ class Checkpoint {
     std::string place_;
     std::map<std::uint32_t, File> files_;  // by rank
     std::map<std::uint32_t, ShardMemory> memory_;  // by rank
+    std::function<std::optional<ShardMemory>(const ShardRecord&)> find_memory_;
     std::string memory_problems_;
     std::function<void()> while_reading_;
     std::map<std::uint32_t, std::vector<Piece>> pieces_;  // by rank of the shard

@@ -14,7 +14,7 @@ bool is_newer(const SnapshotId& a, const SnapshotId& b) { return std::tie(a.atte
 
 }  // namespace
 
-Arenas::Given Arenas::want(LineNumber line, std::uint32_t rank, std::uint32_t attempt, std::uint64_t size, std::uint64_t budget) {
+Arenas::Given Arenas::want(LineNumber line, std::uint32_t rank, std::uint32_t attempt, std::uint64_t size, std::uint64_t budget, bool is_replica) {
     Given given;
     std::optional<SnapshotId> newest;
     for (const auto& [number, slot] : slots_) {
@@ -22,6 +22,7 @@ Arenas::Given Arenas::want(LineNumber line, std::uint32_t rank, std::uint32_t at
     }
     // What may be written over, the emptiest and oldest first; what is too small for this rank now is given back.
     std::vector<SlotNumber> usable;
+    std::optional<SlotNumber> being_sent;
     std::size_t of_rank = 0;
     for (const auto& [number, slot] : slots_) {
         if (slot.rank != rank) continue;
@@ -31,11 +32,15 @@ Arenas::Given Arenas::want(LineNumber line, std::uint32_t rank, std::uint32_t at
         if (slot.size < size) {
             given.dropped.push_back(number);
             --of_rank;
+        } else if (slot.is_sending) {
+            being_sent = number;
         } else {
             usable.push_back(number);
         }
     }
     for (const SlotNumber number : given.dropped) slots_.erase(number);
+    const bool is_full = bytes() + size > budget || (is_replica && replica_bytes() + size > budget / 2);
+    if (usable.empty() && being_sent && (is_full || of_rank > kSlotsOfARank)) usable.push_back(*being_sent);  // its copy will not have its checksums
     const auto best = std::min_element(usable.begin(), usable.end(), [&](SlotNumber a, SlotNumber b) {
         const Slot& one = slots_.at(a);
         const Slot& other = slots_.at(b);
@@ -47,8 +52,9 @@ Arenas::Given Arenas::want(LineNumber line, std::uint32_t rank, std::uint32_t at
     } else if (of_rank > kSlotsOfARank) {  // one more than usual while an earlier attempt's is still being read or written
         given.refused = fmt::format("rank {}'s snapshots are still being read or written", rank);
         return given;
-    } else if (bytes() + size > budget) {
-        given.refused = fmt::format("snapshots would need {} MiB here, the budget is {} MiB", (bytes() + size) >> 20, budget >> 20);
+    } else if (is_full) {
+        given.refused = is_replica ? fmt::format("replicas would need {} MiB here, the budget is {} MiB", (replica_bytes() + size) >> 20, budget >> 21)
+                                   : fmt::format("snapshots would need {} MiB here, the budget is {} MiB", (bytes() + size) >> 20, budget >> 20);
         return given;
     } else {
         given.slot = next_++;
@@ -60,6 +66,8 @@ Arenas::Given Arenas::want(LineNumber line, std::uint32_t rank, std::uint32_t at
     slot.state = State::Filling;
     slot.holds = {rank, attempt, 0};
     slot.is_durable = false;
+    slot.is_replica = is_replica;
+    slot.is_sending = false;
     slot.line = line;
     return given;
 }
@@ -119,6 +127,35 @@ std::vector<SlotNumber> Arenas::closed(LineNumber line) {
     return left;
 }
 
+void Arenas::replicas_closed(LineNumber line, bool is_lost) {
+    done(line);
+    for (auto& [number, slot] : slots_) {
+        if (slot.line != line) continue;
+        slot.line = 0;
+        if (slot.state == State::Filling) slot.state = State::Empty;
+        if (!is_lost) slot.is_durable = true;
+    }
+}
+
+bool Arenas::begin_persisting(SlotNumber number) {
+    const auto found = slots_.find(number);
+    if (found == slots_.end()) return false;
+    Slot& slot = found->second;
+    if (slot.line != 0 || slot.state != State::Whole || slot.is_durable || slot.is_persisting) return false;
+    slot.is_persisting = true;
+    return true;
+}
+
+std::vector<SlotNumber> Arenas::all() const {
+    std::vector<SlotNumber> numbers;
+    for (const auto& [number, slot] : slots_) numbers.push_back(number);
+    return numbers;
+}
+
+void Arenas::sending(SlotNumber number, bool is_sending) {
+    if (const auto found = slots_.find(number); found != slots_.end()) found->second.is_sending = is_sending;
+}
+
 void Arenas::persisted(SlotNumber number, bool is_durable) {
     const auto found = slots_.find(number);
     if (found == slots_.end()) return;
@@ -138,6 +175,12 @@ bool Arenas::is_persisting() const {
 std::uint64_t Arenas::bytes() const {
     std::uint64_t sum = 0;
     for (const auto& [number, slot] : slots_) sum += slot.size;
+    return sum;
+}
+
+std::uint64_t Arenas::replica_bytes() const {
+    std::uint64_t sum = 0;
+    for (const auto& [number, slot] : slots_) sum += slot.is_replica ? slot.size : 0;
     return sum;
 }
 

@@ -5,14 +5,22 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/framing.h"
 
 namespace gangline::checkpoint {
+namespace {
 
-Result<std::unique_ptr<KeeperClient>> KeeperClient::connect(const std::string& keeper_socket, const WhoKeeps& who) {
+constexpr Duration kReadLimit = seconds(60);  // then it waits anew
+
+}  // namespace
+
+
+Result<std::unique_ptr<KeeperClient>> KeeperClient::connect(const std::string& keeper_socket, const WhoKeeps& who, Held held) {
     auto socket = connect_abstract(ranks_socket(keeper_socket), SOCK_SEQPACKET);
     if (!socket) return socket.error();
     const auto peer = peer_credentials(socket->get());
@@ -24,31 +32,81 @@ Result<std::unique_ptr<KeeperClient>> KeeperClient::connect(const std::string& k
     join.job = who.job;
     join.size = who.most_bytes;
     if (auto sent = send_message(socket->get(), join, who.folder, -1, kKeeperLimit); !sent) return sent.error();
-    return std::unique_ptr<KeeperClient>(new KeeperClient(std::move(*socket), who));
+    return std::unique_ptr<KeeperClient>(new KeeperClient(std::move(*socket), who, std::move(held)));
+}
+
+KeeperClient::KeeperClient(Fd socket, const WhoKeeps& who, Held held) : socket_(std::move(socket)), who_(who), held_(std::move(held)) {
+    sigset_t all;
+    sigset_t before;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are the program's
+    reader_ = std::thread([this] { read(); });
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 KeeperClient::~KeeperClient() {
+    {
+        const std::lock_guard lock(answer_mutex_);
+        is_stopping_ = true;
+    }
+    close();
+    reader_.join();
     for (const auto& [slot, memory] : mapped_) ::munmap(memory.data, memory.size);
 }
 
 bool KeeperClient::is_open() const {
-    const std::lock_guard lock(mutex_);
-    return static_cast<bool>(socket_);
+    const std::lock_guard lock(answer_mutex_);
+    return is_open_;
 }
 
-// With the lock held. A line on which anything went wrong is closed: a late answer would be taken for the next question's.
+void KeeperClient::close() {
+    {
+        const std::lock_guard lock(answer_mutex_);
+        is_open_ = false;
+    }
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    answered_.notify_all();
+}
+
+void KeeperClient::read() {
+    for (;;) {
+        auto packet = receive_message(socket_.get(), kReadLimit);
+        if (packet && packet->has_value() && (*packet)->message.kind == KeeperKind::Held) {
+            if (held_) held_((*packet)->message.step);
+            continue;
+        }
+        {
+            const std::lock_guard lock(answer_mutex_);
+            if (is_stopping_) return;
+            if (!packet) is_open_ = false;
+            if (packet && packet->has_value()) answer_ = std::move(**packet);
+        }
+        answered_.notify_all();
+        if (!packet) return;
+    }
+}
+
+// With mutex_ held. A line on which anything went wrong is closed: a late answer would be taken for the next question's.
 Result<KeeperPacket> KeeperClient::ask(const KeeperMessage& message) {
+    {
+        const std::lock_guard lock(answer_mutex_);
+        answer_.reset();
+    }
     if (auto told = tell(message); !told) return told.error();
-    auto answer = receive_message(socket_.get(), kKeeperLimit);
-    if (answer && answer->has_value()) return std::move(**answer);
-    socket_.reset();
-    return answer ? Error{Code::Unavailable, fmt::format("the keeper gave no answer for {} s", to_ms(kKeeperLimit) / 1000)} : answer.error();
+    {
+        std::unique_lock lock(answer_mutex_);
+        answered_.wait_for(lock, kKeeperLimit, [&] { return answer_.has_value() || !is_open_; });
+        if (answer_) return std::move(*std::exchange(answer_, std::nullopt));
+        if (!is_open_) return Error{Code::Unavailable, "the keeper is gone"};
+    }
+    close();
+    return Error{Code::Unavailable, fmt::format("the keeper gave no answer for {} s", to_ms(kKeeperLimit) / 1000)};
 }
 
-Result<void> KeeperClient::tell(const KeeperMessage& message) {
-    if (!socket_) return Error{Code::Unavailable, "the keeper is gone"};
-    auto sent = send_message(socket_.get(), message, {}, -1, kKeeperLimit);
-    if (!sent) socket_.reset();
+Result<void> KeeperClient::tell(const KeeperMessage& message, std::string_view text) {
+    if (!is_open()) return Error{Code::Unavailable, "the keeper is gone"};
+    auto sent = send_message(socket_.get(), message, text, -1, kKeeperLimit);
+    if (!sent) close();
     return sent;
 }
 
@@ -106,6 +164,22 @@ std::optional<KeeperClient::Snapshot> KeeperClient::find(std::uint32_t rank, std
     auto answer = ask(message);
     if (!answer || answer->message.kind != KeeperKind::Found || !answer->fd || answer->message.part_size > kMostPartBytes) return std::nullopt;
     return Snapshot{std::move(answer->fd), answer->message.size, answer->message.part_size};
+}
+
+std::optional<std::string> KeeperClient::where() {
+    const std::lock_guard lock(mutex_);
+    KeeperMessage message;
+    message.kind = KeeperKind::Where;
+    auto answer = ask(message);
+    if (!answer || answer->message.kind != KeeperKind::Here) return std::nullopt;
+    return std::move(answer->text);
+}
+
+Result<void> KeeperClient::set_peer(const std::string& where) {
+    const std::lock_guard lock(mutex_);
+    KeeperMessage message;
+    message.kind = KeeperKind::Peer;
+    return tell(message, where);
 }
 
 void KeeperClient::done() {

@@ -3,11 +3,12 @@
 // outlives its rank: a restarted rank reads it back from there, and what a dead rank had not yet brought to disk the keeper brings.
 //
 //   rank --copies--> memfd <--maps-- keeper --(the rank died)--> shard and part on disk
+//                      |               '--copies--> the keeper of another node (replicator.h, peer_server.h)
 //                      '------------reads-- the rank of the next attempt
 //
 // While its rank lives the rank itself writes to disk, block by block as it copies: the keeper's own death costs the memory tier until the
-// next one is started, and no durable state.
-// Thread rule: run() on one thread; it starts one that writes.
+// next one is started, and no durable state. Replicas of a node that is lost serve those who restore, and are then brought to disk.
+// Thread rule: run() on one thread; it starts one that writes, and those of the two doors to other nodes.
 
 #include <map>
 #include <memory>
@@ -17,14 +18,16 @@
 #include "base/handle.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "checkpoint/keeper/arenas.h"
 #include "checkpoint/keeper/message.h"
-#include "checkpoint/keeper/persister.h"
+#include "checkpoint/keeper/peer_server.h"
+#include "checkpoint/keeper/replicator.h"
+#include "checkpoint/keeper/snapshots.h"
 
 namespace gangline::checkpoint {
 
 struct KeeperOptions {
     Fd agents;                       // a listening stream socket: the agent says there when the keeper is not needed any more
+    std::string address = "127.0.0.1";  // of this node, where other nodes' keepers reach this one
     std::string name;                // of that socket; ranks connect to ranks_socket(name)
     std::uint32_t agent_uid = 0;     // who may connect there, besides root and our own user
     Duration linger = seconds(900);  // without rank and agent: then it ends by itself
@@ -43,10 +46,7 @@ class Keeper {
     struct Rank {
         Fd socket;
         bool has_joined = false;
-        std::uint32_t rank = 0;
-        std::uint32_t attempt = 0;
-        std::uint64_t most_bytes = 0;
-        std::string folder;
+        SnapshotOwner owner;
     };
     struct Agent {
         Fd socket;
@@ -57,28 +57,31 @@ class Keeper {
     void accept_agents();
     bool serve(LineNumber line, Rank& rank);       // false: the line is over
     bool on_message(LineNumber line, Rank& rank, const KeeperPacket& packet);
+    bool on_join(Rank& rank, const KeeperPacket& packet);
     bool on_want(LineNumber line, const Rank& rank, std::uint64_t size);
+    bool on_where(const Rank& rank);
+    bool on_peer(LineNumber line, const Rank& rank, const std::string& text);
     bool on_find(LineNumber line, const Rank& rank, const KeeperMessage& message);
     bool serve(Agent& agent);
     void close(LineNumber line);
-    void collect();                                // what the writing thread has done
+    void wake();
+    void collect();                                // what other threads have done
     bool is_over(TimePoint at);
-    std::uint64_t budget_for(const Rank& rank) const;
 
     KeeperOptions options_;
     Fd ranks_;
     Fd wake_;
-    Arenas arenas_;
-    std::map<SlotNumber, Fd> memory_;
-    std::map<LineNumber, Rank> lines_;
-    std::map<LineNumber, Agent> agents_lines_;
-    LineNumber next_line_ = 1;
     std::uint64_t job_ = 0;
+    std::map<LineNumber, Rank> lines_;
+    std::map<std::uint64_t, Agent> agents_lines_;
+    std::uint64_t next_agent_ = 1;
     std::optional<TimePoint> quit_by_;
     TimePoint needed_;                             // last
     std::mutex mutex_;
-    std::vector<std::pair<SlotNumber, bool>> persisted_;
-    std::unique_ptr<Persister> persister_;
+    std::vector<std::pair<LineNumber, std::uint64_t>> replicated_;  // whose copies another keeper holds now, and the step
+    Snapshots snapshots_;
+    std::unique_ptr<PeerServer> door_;             // none: nobody reaches this node
+    std::unique_ptr<Replicator> replicator_;       // once the job is known
 };
 
 int keeper_main(int argc, char** argv);

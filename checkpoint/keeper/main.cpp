@@ -1,4 +1,6 @@
 // The verb `gangline keeper`: started by execd, as the job's user.
+#include <sys/resource.h>
+
 #include <boost/program_options.hpp>
 #include <csignal>
 #include <iostream>
@@ -21,6 +23,7 @@ int keeper_main(int argc, char** argv) {
         ("help,h", "this text")
         ("listen-fd", po::value(&listen_fd)->required(), "descriptor of a listening stream socket, for the agent")
         ("name", po::value(&options.name)->required(), "that socket's abstract name; ranks connect to NAME-ranks")
+        ("address", po::value(&options.address)->default_value("127.0.0.1"), "this node's address, where the keepers of the job's other nodes reach this one")
         ("agent-uid", po::value(&options.agent_uid)->default_value(0), "user number of the agent")
         ("job", po::value<std::uint64_t>(), "the job's number, for whoever looks at the processes")
         ("linger-s", po::value(&linger_s)->default_value(900), "seconds without rank and agent after which it ends");
@@ -38,6 +41,8 @@ int keeper_main(int argc, char** argv) {
     }
     init_log("keeper");
     for (const int signal : {SIGPIPE, SIGINT, SIGHUP}) std::signal(signal, SIG_IGN);
+    const rlimit no_core{0, 0};  // it holds a secret, and much memory
+    (void)::setrlimit(RLIMIT_CORE, &no_core);
     options.agents = Fd(listen_fd);
     options.linger = seconds(linger_s);
     auto keeper = Keeper::make(std::move(options));

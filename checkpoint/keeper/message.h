@@ -9,6 +9,9 @@
 // Durable   rank -> keeper   shard and part of `step` are on disk
 // Find      rank -> keeper   rank `rank`'s snapshot of `step`, `attempt`            answer: Found (its fd, sizes) or Refused; it stays until Done
 // Done      rank -> keeper   what was found is not needed any more
+// Where     rank -> keeper   where other nodes reach this keeper               answer: Here (text: keeper/peer.h) or Refused
+// Peer      rank -> keeper   text: the keeper on another node that is to have copies of this rank's snapshots
+// Held      keeper -> rank   that one holds a whole copy of `step`; comes unasked
 // Refused   keeper -> rank   text: why
 //
 // Errors: a packet of another magic, version or size closes the connection.
@@ -24,7 +27,8 @@
 
 namespace gangline::checkpoint {
 
-enum class KeeperKind : std::uint16_t { Join = 1, Want = 2, Slot = 3, Refused = 4, Whole = 5, Durable = 6, Find = 7, Found = 8, Done = 9 };
+enum class KeeperKind : std::uint16_t { Join = 1, Want = 2, Slot = 3, Refused = 4, Whole = 5, Durable = 6, Find = 7, Found = 8, Done = 9,
+                                        Where = 10, Here = 11, Peer = 12, Held = 13, Alive = 14 };
 
 struct KeeperMessage {
     std::uint32_t magic = 0x4b474e47;  // "GNGK"

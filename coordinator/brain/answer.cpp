@@ -151,6 +151,7 @@ proto::JobView Brain::State::job_view(const Job& job, bool whole, bool with_envi
             one.set_state(state_of(rank));
             one.set_step(rank.report.progress().step());
             if (rank.report.has_snapshot_step()) one.set_snapshot_step(rank.report.snapshot_step());
+            if (rank.report.has_replica_step()) one.set_replica_step(rank.report.replica_step());
         }
     }
     const std::vector<Needs> needs = needs_of(job, rule_of(job.spec, options.keep_checkpoints));

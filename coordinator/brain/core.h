@@ -306,7 +306,8 @@ struct Brain::State {
     std::optional<Fault> fault_in(Job& job, std::size_t part, const proto::AttemptReport& report);
     std::optional<Fault> script_fault(Job& job, const proto::AttemptReport& report);
     void release(const std::string& node, const proto::AttemptId& id, bool keep_snapshots = false);
-    std::optional<std::uint64_t> snapshot_of(const Job& job, std::size_t part) const;
+    std::optional<std::uint64_t> snapshot_of(const Job& job, std::size_t part, bool is_lost) const;
+    void add_snapshots(const Job& job, proto::Launch& launch) const;
     void release_snapshots(const Job& job, const std::vector<proto::Placement>& gang);
     void unwanted(const std::string& node, const proto::AttemptId& id);
     // ---- liveness.cpp

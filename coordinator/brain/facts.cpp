@@ -376,7 +376,7 @@ void Facts::apply_gone(const proto::NodePartGone& body, std::int64_t unix_ms) {
         return;
     }
     part->state = body.presumed() ? PartState::Presumed : PartState::Gone;
-    if (body.has_snapshot_step() && !body.presumed()) part->snapshot = body.snapshot_step();
+    if (body.has_snapshot_step()) part->snapshot = body.snapshot_step();
     if (job->attempt().all_gone() && job->attempt().gone_ms == 0) {
         job->attempt().gone_ms = unix_ms;
         remember(*job, unix_ms);
@@ -431,11 +431,14 @@ void Facts::apply_ended(const proto::JobEnded& body, std::int64_t unix_ms) {
     forget_oldest_ended();
 }
 
-// The step that all of the attempt's ranks had whole. A node that was given up has lost its part.
+// The step that all of the attempt's ranks had whole. A node that was given up has lost its part, unless the node that had its replicas is there.
 void Facts::note_snapshot(Job& job) {
     std::optional<std::uint64_t> step;
-    for (const Part& part : job.attempt().parts) {
+    const std::vector<Part>& parts = job.attempt().parts;
+    for (const Part& part : parts) {
         if (!part.snapshot) return;
+        const std::uint32_t peer = part.place.replica_peer();
+        if (part.state == PartState::Presumed && (peer >= parts.size() || parts[peer].state == PartState::Presumed)) return;
         step = std::min(step.value_or(*part.snapshot), *part.snapshot);
     }
     const Checkpoint* newest = job.newest_good();

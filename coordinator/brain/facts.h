@@ -48,7 +48,7 @@ enum class PartState { Held, Presumed, Gone };  // Presumed: given up, but not p
 struct Part {
     proto::Placement place;
     PartState state = PartState::Held;
-    std::optional<std::uint64_t> snapshot;  // step; of one that is Gone
+    std::optional<std::uint64_t> snapshot;  // step; of one that is Gone, or, in its replicas, Presumed
 };
 
 struct Attempt {

@@ -74,6 +74,27 @@ void Brain::State::order_prepare(Job& job, std::size_t part) {
     order(job.attempt().parts[part].place.node(), std::move(out));
 }
 
+// Where the snapshots of the attempt that wrote the restore point may be: with the keepers of its nodes, or of those that had their replicas, as far as
+// they are in this gang, too.
+void Brain::State::add_snapshots(const Job& job, proto::Launch& launch) const {
+    const auto wrote = std::find_if(job.attempts.begin(), job.attempts.end(), [&](const Attempt& one) { return one.number == launch.restore().attempt(); });
+    if (wrote == job.attempts.end()) return;
+    std::map<std::string_view, std::uint32_t> here;
+    for (std::uint32_t i = 0; i < job.attempt().parts.size(); ++i) here[job.attempt().parts[i].place.node()] = i;
+    for (const Part& part : wrote->parts) {
+        proto::SnapshotsAt at;
+        at.set_first_rank(part.place.first_rank());
+        at.set_rank_count(part.place.rank_count());
+        const auto add = [&](const Part& one) {
+            const auto found = here.find(one.place.node());
+            if (found != here.end() && one.state != PartState::Presumed) at.add_node_indexes(found->second);
+        };
+        add(part);
+        if (const std::uint32_t peer = part.place.replica_peer(); peer < wrote->parts.size() && &wrote->parts[peer] != &part) add(wrote->parts[peer]);
+        if (at.node_indexes_size() > 0) *launch.add_snapshots() = std::move(at);
+    }
+}
+
 void Brain::State::order_launch(Job& job, std::size_t part) {
     Run& run = run_of(job);
     run.parts[part].ordered = now.steady;
@@ -87,7 +108,10 @@ void Brain::State::order_launch(Job& job, std::size_t part) {
     }
     launch.set_lead_endpoint(run.parts[0].gang_endpoint);
     launch.set_master_port(run.parts[0].master_port);
-    if (job.attempt().restore) *launch.mutable_restore() = *job.attempt().restore;
+    if (job.attempt().restore) {
+        *launch.mutable_restore() = *job.attempt().restore;
+        add_snapshots(job, launch);
+    }
     order(job.attempt().parts[part].place.node(), std::move(out));
 }
 
@@ -199,7 +223,7 @@ void Brain::State::part_gone(Job& job, std::size_t part, bool presumed, std::str
     gone.mutable_node_part_gone()->set_node(node);
     gone.mutable_node_part_gone()->set_presumed(presumed);
     gone.mutable_node_part_gone()->set_note(std::move(note));
-    if (const auto step = presumed ? std::nullopt : snapshot_of(job, part)) gone.mutable_node_part_gone()->set_snapshot_step(*step);
+    if (const auto step = snapshot_of(job, part, presumed)) gone.mutable_node_part_gone()->set_snapshot_step(*step);
     record(std::move(gone));
     if (presumed) {
         nodes_now[node].unwanted[key_of(id)] = now.steady;
@@ -210,16 +234,20 @@ void Brain::State::part_gone(Job& job, std::size_t part, bool presumed, std::str
     }
 }
 
-// The newest step that every rank of this part has told to be whole in its keeper's memory. One before a rank's newest is on disk, or there too.
-std::optional<std::uint64_t> Brain::State::snapshot_of(const Job& job, std::size_t part) const {
+// The newest step that every rank of this part has told to be whole in its keeper's memory, or, of a node that is given up, in another's. One before a
+// rank's newest is on disk, or there too.
+std::optional<std::uint64_t> Brain::State::snapshot_of(const Job& job, std::size_t part, bool is_lost) const {
     const auto run = runs.find(job.id);
     if (run == runs.end() || job.is_script()) return std::nullopt;
     const proto::Placement& place = job.attempt().parts[part].place;
     std::optional<std::uint64_t> step;
     for (std::uint32_t rank = place.first_rank(); rank < place.first_rank() + place.rank_count(); ++rank) {
         const auto one = run->second.ranks.find({0, rank});
-        if (one == run->second.ranks.end() || !one->second.report.has_snapshot_step()) return std::nullopt;
-        step = std::min(step.value_or(one->second.report.snapshot_step()), one->second.report.snapshot_step());
+        if (one == run->second.ranks.end()) return std::nullopt;
+        const proto::RankReport& report = one->second.report;
+        if (!(is_lost ? report.has_replica_step() : report.has_snapshot_step())) return std::nullopt;
+        const std::uint64_t held = is_lost ? report.replica_step() : report.snapshot_step();
+        step = std::min(step.value_or(held), held);
     }
     return step;
 }

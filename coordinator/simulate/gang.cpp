@@ -100,6 +100,7 @@ void World::tick(AttemptOf attempt) {
         for (const auto& [node, shepherd] : parts) {
             for (auto& [rank, process] : shepherd->ranks) {
                 process.snapshot = gang.step;
+                if (option_of(spec, "replicas", 0) != 0) process.replica = gang.step;
                 snapshots_[attempt.first][gang.step].insert(rank);
             }
         }

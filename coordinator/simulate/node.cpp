@@ -233,6 +233,7 @@ proto::AttemptReport World::report_of(const SimNode& node, AttemptOf attempt) co
         one.mutable_progress()->set_beat(rank.beat);
         one.mutable_progress()->set_step(rank.step);
         if (rank.snapshot != 0) one.set_snapshot_step(rank.snapshot);
+        if (rank.replica != 0) one.set_replica_step(rank.replica);
         const auto gang = gangs_.find(attempt);
         if (gang == gangs_.end()) continue;
         one.mutable_progress()->set_first_step(gang->second.first_step);

@@ -10,7 +10,7 @@
 //
 // Programs are argv: {"true"}; {"sleep", "ms=3000"}; {"train", "steps=200", "every=20", "step_ms=10"} with
 // "fail_rank=1 fail_step=50 fail_code=3" for a user's error. A train program reports progress and commits checkpoints;
-// "snapshot=20": it has every twentieth step whole in memory.
+// "snapshot=20": it has every twentieth step whole in memory; "replicas=1": and in another node's.
 // Thread rule: one thread.
 
 #include <cstdint>
@@ -70,6 +70,7 @@ struct SimRank {
     std::uint64_t beat = 0;
     std::uint64_t step = 0;
     std::uint64_t snapshot = 0;        // whole in its keeper's memory; 0 = none
+    std::uint64_t replica = 0;         // and in another node's
 };
 
 struct SimShepherd {

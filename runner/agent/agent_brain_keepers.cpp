@@ -54,6 +54,7 @@ void AgentBrain::keeper_wanted(Key key, const std::string& asker, bool start) {
         request.set_socket_name(keeper.note.socket_name);
         request.set_spool_folder(keeper.note.spool_folder);
         request.set_node(options_.node.name());
+        request.set_address(options_.node.address());
         request.set_cluster(options_.cluster);
         actions_.push_back(Spawn{std::move(request)});
     }

@@ -292,6 +292,7 @@ void Nursery::become_keeper(const proto::SpawnRequest& request) const {
     const std::string program = executable_path();
     std::vector<std::string> words = {"gangline", "keeper", "--listen-fd", "3", "--name", request.socket_name(), "--agent-uid", agent_uid,
                                       "--job", std::to_string(request.id().job())};
+    if (!request.address().empty()) words.insert(words.end(), {"--address", request.address()});
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);

@@ -1,8 +1,11 @@
 #include "runner/shepherd/environment.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "base/text.h"
@@ -27,7 +30,7 @@ bool is_name(std::string_view name) {
 
 // Another launcher's, or of the job in which this one was submitted.
 bool is_foreign(std::string_view name) {
-    for (const char* ours : {"GANGLINE_RESTORE_", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
+    for (const char* ours : {"GANGLINE_RESTORE_", "GANGLINE_REPLICA_RANK", "GANGLINE_STEP_SOCKET", "GANGLINE_WORKER_SOCKET", "GANGLINE_PROGRESS",
                              "GANGLINE_MARK", "GANGLINE_ARRAY_TASK", "SLURM_", "SLURMD_"}) {
         if (name.starts_with(ours)) return true;
     }
@@ -85,6 +88,36 @@ void add_gangline(Variables& variables, const EnvironmentOfNode& node) {
     variables["GANGLINE_RESTORE_STEP"] = std::to_string(restore.step());
     variables["GANGLINE_RESTORE_ATTEMPT"] = std::to_string(restore.attempt());
     variables["GANGLINE_RESTORE_SHA256"] = restore.in_memory() ? "memory" : hexadecimal(restore.manifest_sha256());
+}
+
+// The first rank that the gang has on the node at this index of the job's gang.
+std::optional<std::uint32_t> first_rank_at(const EnvironmentOfNode& node, std::uint32_t node_index) {
+    if (node_index >= static_cast<std::uint32_t>(node.prepare->gang_size())) return std::nullopt;
+    const std::string& name = node.prepare->gang(static_cast<int>(node_index)).node();
+    const auto found = std::find_if(node.gang.begin(), node.gang.end(), [&](const proto::Placement& one) { return one.node() == name && one.rank_count() > 0; });
+    if (found == node.gang.end()) return std::nullopt;
+    return found->first_rank();
+}
+
+// Whose keepers hold copies of this node's snapshots, and who may have those to start from: the ranks to ask.
+void add_keepers(Variables& variables, const EnvironmentOfNode& node) {
+    const std::string& here = node.gang[node.node_index].node();
+    for (int i = 0; i < node.prepare->gang_size(); ++i) {
+        const proto::Placement& place = node.prepare->gang(i);
+        if (place.node() != here || place.replica_peer() == static_cast<std::uint32_t>(i)) continue;
+        if (const auto peer = first_rank_at(node, place.replica_peer())) variables["GANGLINE_REPLICA_RANK"] = std::to_string(*peer);
+    }
+    if (!node.launch->has_restore()) return;
+    std::string from;
+    for (const proto::SnapshotsAt& one : node.launch->snapshots()) {
+        std::vector<std::uint32_t> ranks;
+        for (const std::uint32_t index : one.node_indexes()) {
+            if (const auto rank = first_rank_at(node, index)) ranks.push_back(*rank);
+        }
+        if (ranks.empty() || one.rank_count() == 0) continue;
+        from += fmt::format("{}{}-{}@{}", from.empty() ? "" : ",", one.first_rank(), one.first_rank() + one.rank_count() - 1, fmt::join(ranks, "+"));
+    }
+    if (!from.empty() && from.size() <= kMostVariableBytes) variables["GANGLINE_RESTORE_FROM"] = from;
 }
 
 void add_array(Variables& variables, const proto::ArrayElement& array) {
@@ -204,6 +237,7 @@ std::vector<std::string> rank_environment(const EnvironmentOfNode& node, const G
     Variables variables = cleaned(given);
     add_slurm(variables, node);
     add_gangline(variables, node);
+    add_keepers(variables, node);
     add_master(variables, node);
     add_tools(variables, node);
     variables["RANK"] = variables["SLURM_PROCID"] = std::to_string(rank);

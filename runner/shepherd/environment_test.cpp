@@ -62,6 +62,28 @@ TEST(Environment, ARankOfASecondNodeKnowsItsPlaceInTheWhole) {
     EXPECT_THAT(environment, Not(Contains(StartsWith("GANGLINE_RESTORE_STEP"))));
 }
 
+TEST(Environment, ARankIsToldWhomToAskForKeepers) {
+    Fixture f;
+    for (int i = 0; i < f.prepare.gang_size(); ++i) f.prepare.mutable_gang(i)->set_replica_peer(static_cast<std::uint32_t>((i + 1) % f.prepare.gang_size()));
+    f.node.gang.assign(f.prepare.gang().begin(), f.prepare.gang().end());
+    EXPECT_EQ(value_in(rank_environment(f.node, f.prepare.spec().environment(), 0), "GANGLINE_REPLICA_RANK"), "4");
+    f.prepare.mutable_gang(1)->set_replica_peer(1);
+    EXPECT_THAT(rank_environment(f.node, f.prepare.spec().environment(), 0), Not(Contains(StartsWith("GANGLINE_REPLICA_RANK"))));
+    auto& at = *f.launch.add_snapshots();
+    at.set_first_rank(0);
+    at.set_rank_count(2);
+    at.add_node_indexes(2);
+    auto& more = *f.launch.add_snapshots();
+    more.set_first_rank(2);
+    more.set_rank_count(3);
+    more.add_node_indexes(0);
+    more.add_node_indexes(1);
+    more.add_node_indexes(7);  // there is none
+    EXPECT_THAT(rank_environment(f.node, f.prepare.spec().environment(), 0), Not(Contains(StartsWith("GANGLINE_RESTORE_FROM")))) << "a fresh start";
+    f.launch.mutable_restore()->set_step(5);
+    EXPECT_EQ(value_in(rank_environment(f.node, f.prepare.spec().environment(), 0), "GANGLINE_RESTORE_FROM"), "0-1@4,2-4@0+2");
+}
+
 TEST(Environment, TheRunnersVariablesWinAndEachNameIsThereOnce) {
     Fixture f;
     for (const char* name : {"RANK", "GANGLINE_MARK", "GANGLINE_STEP_SOCKET", "PATH", "not a name"}) {

@@ -198,8 +198,13 @@ void Shepherd::on_worker_frame(std::uint32_t step_id, const WorkerFrame& frame) 
         }
         case WorkerKind::Keeper: return on_keeper_wanted(step_id, frame);
         case WorkerKind::Snapshot:
+        case WorkerKind::Replica:
             if (LocalRank* rank = group->find(header.rank); rank != nullptr && header.attempt == id_.attempt()) {
-                rank->report.set_snapshot_step(header.step);
+                if (static_cast<WorkerKind>(header.kind) == WorkerKind::Snapshot) {
+                    rank->report.set_snapshot_step(header.step);
+                } else {
+                    rank->report.set_replica_step(header.step);
+                }
                 changed_ = true;
             }
             return;

@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/keeper/fetch.h"
+
 namespace gangline {
 namespace {
 
@@ -22,7 +24,9 @@ constexpr Duration kAnswerLimit = seconds(1);   // a keeper starts in some milli
 constexpr Duration kFirstPause = seconds(10);
 constexpr Duration kLongestPause = seconds(600);
 constexpr Duration kGatherLimit = seconds(120);
+constexpr Duration kGatherHere = seconds(15);   // every keeper that could have it was asked, and has not: it may still come to the folder
 constexpr Duration kLookAgain = milliseconds(20);
+constexpr Duration kLetterLimit = seconds(10);  // the other rank may have to start first
 
 std::string absolute(const std::string& path) {
     std::error_code error;
@@ -32,7 +36,106 @@ std::string absolute(const std::string& path) {
 
 }  // namespace
 
-MemoryTier::MemoryTier(const Place& place, Ask ask) : place_(place), ask_(std::move(ask)) {}
+MemoryTier::MemoryTier(const Place& place, Ask ask, Mail mail, Held held) : place_(place), ask_(std::move(ask)), mail_(std::move(mail)), held_(std::move(held)) {}
+
+// ---- keepers of other nodes
+
+void MemoryTier::receive(std::uint32_t from_rank, bool is_question, const std::string& text) {
+    std::string mine;
+    {
+        const std::lock_guard lock(mutex_);
+        if (is_question) {
+            mine = where_;
+            askers_.insert(from_rank);
+        } else {
+            keepers_[from_rank] = text;
+        }
+    }
+    if (!mine.empty()) mail_(from_rank, false, mine);
+    answered_.notify_all();
+}
+
+// Tells those who wait where our keeper is, and asks where the one is that shall have our copies.
+void MemoryTier::connected() {
+    const std::string where = keeper_->where().value_or("");
+    std::set<std::uint32_t> askers;
+    bool is_first = false;
+    {
+        const std::lock_guard lock(mutex_);
+        where_ = where;
+        if (!where.empty()) askers = askers_;
+        peer_told_.clear();
+        is_first = place_.replica_rank && asked_.insert(*place_.replica_rank).second;
+    }
+    for (const std::uint32_t rank : askers) mail_(rank, false, where);
+    if (is_first) mail_(*place_.replica_rank, true, {});
+}
+
+void MemoryTier::send_peer() {
+    if (!place_.replica_rank || keeper_ == nullptr) return;
+    std::string peer;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = keepers_.find(*place_.replica_rank);
+        if (found == keepers_.end() || found->second == peer_told_) return;
+        peer = peer_told_ = found->second;
+    }
+    (void)keeper_->set_peer(peer);
+}
+
+checkpoint::WhoKeeps MemoryTier::who() const {
+    return {place_.job, place_.attempt, place_.rank, place_.memory_mib.value_or(0) << 20, absolute(place_.checkpoint_folder)};
+}
+
+bool MemoryTier::has_keepers_with(std::uint32_t old_rank) const {
+    return std::any_of(place_.snapshots_from.begin(), place_.snapshots_from.end(), [&](const SnapshotsFrom& one) { return one.first <= old_rank && old_rank <= one.last; });
+}
+
+// Asks the ranks beside them once, and waits for the answers.
+std::vector<checkpoint::KeeperAddress> MemoryTier::keepers_with(std::uint32_t old_rank) {
+    std::vector<std::uint32_t> ranks;
+    for (const SnapshotsFrom& one : place_.snapshots_from) {
+        if (one.first <= old_rank && old_rank <= one.last) ranks.insert(ranks.end(), one.ranks.begin(), one.ranks.end());
+    }
+    std::erase(ranks, place_.rank);
+    std::vector<std::uint32_t> to_ask;
+    std::unique_lock lock(mutex_);
+    for (const std::uint32_t rank : ranks) {
+        if (asked_.insert(rank).second) to_ask.push_back(rank);
+    }
+    lock.unlock();
+    for (const std::uint32_t rank : to_ask) mail_(rank, true, {});
+    lock.lock();
+    const auto all_known = [&] { return std::all_of(ranks.begin(), ranks.end(), [&](std::uint32_t rank) { return keepers_.contains(rank); }); };
+    answered_.wait_for(lock, kLetterLimit, all_known);
+    std::vector<checkpoint::KeeperAddress> keepers;
+    for (const std::uint32_t rank : ranks) {
+        std::string& text = keepers_[rank];  // who gave no answer is not waited for again
+        if (text == where_) continue;        // on our own node
+        if (const auto address = checkpoint::parse_keeper_address(text)) keepers.push_back(*address);
+    }
+    return keepers;
+}
+
+std::optional<Manifest> MemoryTier::part_elsewhere(const CheckpointId& id, std::uint32_t rank) {
+    for (const checkpoint::KeeperAddress& keeper : keepers_with(rank)) {
+        const auto file = checkpoint::fetch_part(keeper, who(), {rank, id.attempt, id.step});
+        if (!file || !file->has_value()) continue;
+        auto part = checkpoint::parse(**file);
+        if (part && part->step == id.step && part->attempt == id.attempt && part->shards.size() == 1 && part->shards[0].rank == rank) return std::move(*part);
+    }
+    return std::nullopt;
+}
+
+std::optional<checkpoint::ShardMemory> MemoryTier::shard_elsewhere(const Manifest& manifest, const checkpoint::ShardRecord& shard, const std::function<void()>& waiting) {
+    for (const checkpoint::KeeperAddress& keeper : keepers_with(shard.rank)) {
+        auto memory = checkpoint::fetch_shard(keeper, who(), {shard.rank, manifest.attempt, manifest.step}, shard.size, waiting);
+        if (memory && memory->has_value()) return std::move(**memory);
+    }
+    return std::nullopt;
+}
+
+// ---- our own keeper
 
 void MemoryTier::answer(std::string keeper_socket) {
     {
@@ -68,11 +171,11 @@ bool MemoryTier::find_keeper(bool start) {
     const std::string name = is_answered ? *std::exchange(socket_, std::nullopt) : "";
     lock.unlock();
     if (!name.empty()) {
-        const checkpoint::WhoKeeps who{place_.job, place_.attempt, place_.rank, place_.memory_mib.value_or(0) << 20, absolute(place_.checkpoint_folder)};
-        auto keeper = checkpoint::KeeperClient::connect(name, who);
+        auto keeper = checkpoint::KeeperClient::connect(name, who(), held_);
         if (keeper) {
             keeper_ = std::move(*keeper);
             pause_ = Duration{0};
+            connected();
             return true;
         }
     }
@@ -91,6 +194,7 @@ checkpoint::ImageMemory* MemoryTier::memory_for(std::uint64_t image_size, std::u
     if (!place) return nullptr;
     slot_ = place->slot;
     memory_ = place->memory;
+    send_peer();
     return memory_;
 }
 
@@ -99,11 +203,14 @@ bool MemoryTier::hold(const checkpoint::ShardPlan& plan, const checkpoint::Shard
     const std::string part = encode(part_of(plan, image));
     if (image.size() + part.size() > memory_->size) return false;
     std::memcpy(memory_->data + image.size(), part.data(), part.size());
+    send_peer();
     return keeper_->whole(slot_, plan.step, image.size(), part.size()).ok();
 }
 
 void MemoryTier::on_disk(std::uint64_t step) {
-    if (slot_ != 0) (void)keeper_->durable(step);
+    if (slot_ == 0) return;
+    (void)keeper_->durable(step);
+    send_peer();
 }
 
 std::optional<Manifest> MemoryTier::part_here(const CheckpointId& id, std::uint32_t rank) {
@@ -119,21 +226,23 @@ std::optional<Manifest> MemoryTier::part_here(const CheckpointId& id, std::uint3
 
 Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const CheckpointId& id, const std::function<void()>& waiting) {
     (void)find_keeper(false);
-    const TimePoint until = now().steady + kGatherLimit;
+    const TimePoint begun = now().steady;
     std::vector<Manifest> parts;
     std::size_t world = 1;
     while (parts.size() < world) {
         const auto rank = static_cast<std::uint32_t>(parts.size());
         auto part = part_here(id, rank);
+        if (!part) part = part_elsewhere(id, rank);
+        const Duration limit = has_keepers_with(rank) ? kGatherHere : kGatherLimit;
         while (!part) {
             // Rank 0 of this gang makes a checkpoint of it meanwhile.
             if (auto published = store.open_published(id); published) return published;
             if (auto unnamed = store.open_temporary(id); unnamed) return unnamed;  // it came as far as its manifest
             if (auto there = store.read_part(id, rank); there) part = std::move(*there);
             if (part) break;
-            if (now().steady > until) {
-                return Error{Code::Damaged, fmt::format("rank {}'s snapshot of step {} is in no memory of this node and did not come to {} in {} s", rank, id.step,
-                                                        store.root(), to_ms(kGatherLimit) / 1000)};
+            if (now().steady > begun + limit) {
+                return Error{Code::Damaged, fmt::format("rank {}'s snapshot of step {} is in no keeper's memory that could be asked and did not come to {} in {} s", rank, id.step,
+                                                        store.root(), to_ms(limit) / 1000)};
             }
             std::this_thread::sleep_for(kLookAgain);
             waiting();
@@ -149,20 +258,24 @@ Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const Chec
     return Checkpoint(std::move(*folder), std::move(*whole), fmt::format("{}, the snapshot of step {}", store.root(), id.step));
 }
 
-std::size_t MemoryTier::lend(Checkpoint& checkpoint) {
-    if (!find_keeper(false)) return 0;
+std::size_t MemoryTier::lend(Checkpoint& checkpoint, const std::function<void()>& waiting) {
+    const bool has_keeper = find_keeper(false);
+    if (!has_keeper && place_.snapshots_from.empty()) return 0;
     std::size_t lent = 0;
     const Manifest& manifest = checkpoint.manifest();
     for (const checkpoint::ShardRecord& shard : manifest.shards) {
-        const auto found = keeper_->find(shard.rank, manifest.attempt, manifest.step);
+        const auto found = has_keeper ? keeper_->find(shard.rank, manifest.attempt, manifest.step) : std::nullopt;
         if (!found || found->image_size != shard.size) continue;
         auto memory = checkpoint::ShardMemory::map(found->memory, shard.size);
         if (!memory) continue;
         checkpoint.use_memory(shard.rank, std::move(*memory));
         ++lent;
     }
+    checkpoint.find_memory([this, &checkpoint, waiting](const checkpoint::ShardRecord& shard) { return shard_elsewhere(checkpoint.manifest(), shard, waiting); });
     return lent;
 }
+
+void MemoryTier::close() { keeper_.reset(); }
 
 void MemoryTier::give_back() {
     if (keeper_ != nullptr) keeper_->done();

@@ -51,6 +51,27 @@ class Variables {
     const Getenv& get_;
 };
 
+// "0-7@0+8,8-15@8": old ranks 0 to 7 are asked for at rank 0's keeper, then at rank 8's.
+std::optional<std::vector<SnapshotsFrom>> read_snapshots_from(const std::string& text) {
+    std::vector<SnapshotsFrom> all;
+    const auto number = [](std::string_view digits, std::uint32_t& value) {
+        const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+        return result.ec == std::errc() && result.ptr == digits.data() + digits.size();
+    };
+    for (const std::string& one : split(text, ',')) {
+        const std::size_t dash = one.find('-');
+        const std::size_t at = one.find('@');
+        if (dash == std::string::npos || at == std::string::npos || at < dash) return std::nullopt;
+        SnapshotsFrom from;
+        if (!number(std::string_view(one).substr(0, dash), from.first) || !number(std::string_view(one).substr(dash + 1, at - dash - 1), from.last)) return std::nullopt;
+        for (const std::string& rank : split(one.substr(at + 1), '+')) {
+            if (!number(rank, from.ranks.emplace_back())) return std::nullopt;
+        }
+        all.push_back(std::move(from));
+    }
+    return all;
+}
+
 RetentionRule read_rule(Variables& variables) {
     RetentionRule rule;
     rule.last = static_cast<std::uint32_t>(
@@ -78,6 +99,7 @@ void read_gangline(Variables& variables, Place& place) {
     const std::size_t slash = place.checkpoint_folder.find_last_not_of('/');
     if (slash != std::string::npos) place.checkpoint_folder.resize(slash + 1);
     if (place.checkpoint_folder != own && !place.checkpoint_folder.ends_with("/" + own)) place.checkpoint_folder += "/" + own;
+    if (variables.has("GANGLINE_REPLICA_RANK") && variables.text("GANGLINE_CHECKPOINT_REPLICAS") != "0") place.replica_rank = variables.small_number("GANGLINE_REPLICA_RANK");
     if (!variables.has("GANGLINE_RESTORE_STEP")) return;
     RestorePoint restore;
     restore.id.step = variables.number("GANGLINE_RESTORE_STEP", std::numeric_limits<std::uint64_t>::max());
@@ -88,6 +110,12 @@ void read_gangline(Variables& variables, Place& place) {
         variables.refuse(fmt::format("environment variable GANGLINE_RESTORE_SHA256='{}' must be 64 hexadecimal digits, or 'memory'", digest));
     }
     place.restore = restore;
+    if (!variables.has("GANGLINE_RESTORE_FROM")) return;
+    if (auto from = read_snapshots_from(variables.text("GANGLINE_RESTORE_FROM"))) {
+        place.snapshots_from = std::move(*from);
+    } else {
+        variables.refuse(fmt::format("environment variable GANGLINE_RESTORE_FROM='{}' must be like 0-7@0+8,8-15@8", variables.text("GANGLINE_RESTORE_FROM").substr(0, 80)));
+    }
 }
 
 void read_alone(Variables& variables, Place& place, const std::string& run_key) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/retention.h"
@@ -21,6 +22,13 @@ struct RestorePoint {
     bool in_memory = false;  // never committed, so there is no digest
 };
 
+// Who may have snapshots of these ranks of an earlier attempt: the ranks of this gang whose keepers are to be asked, the likeliest first.
+struct SnapshotsFrom {
+    std::uint32_t first = 0;
+    std::uint32_t last = 0;
+    std::vector<std::uint32_t> ranks;
+};
+
 struct Place {
     std::uint32_t rank = 0;
     std::uint32_t size = 1;
@@ -32,6 +40,8 @@ struct Place {
     std::string progress_path;        // empty when alone
     std::string checkpoint_folder;
     std::optional<RestorePoint> restore;
+    std::vector<SnapshotsFrom> snapshots_from;  // GANGLINE_RESTORE_FROM
+    std::optional<std::uint32_t> replica_rank;  // a rank of the node whose keeper has copies of our snapshots; GANGLINE_CHECKPOINT_REPLICAS=0: none
     bool recycles = true;             // deleted checkpoints' files are written over; GANGLINE_CHECKPOINT_RECYCLE=0: never
     std::optional<std::uint64_t> memory_mib;  // of snapshots on this node; 0: none; not set: as many as the node bears. GANGLINE_CHECKPOINT_MEMORY_MIB
     std::set<std::string, std::less<>> reseed;  // GANGLINE_RESEED: tensors of each rank's own that a gang of another size gives up

@@ -23,7 +23,7 @@ constexpr unsigned kMostCopiers = 3;  // beside the caller; more gain nothing on
 constexpr std::size_t kMostWaiting = 4 * std::size_t{checkpoint::kMostWorld};
 
 // The letters between the ranks' savers: one byte, then what follows it.
-enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N', SaveAt = 'S', Here = 'H' };
+enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N', SaveAt = 'S', Here = 'H', WhereKeeper = 'W', KeeperAt = 'P' };
 
 Duration thread_cpu() {
     timespec time{};
@@ -62,7 +62,11 @@ void Save::State::finish(std::optional<Error> why) {
 Saver::Saver(Place place, Send send, std::function<void()> waiting)
     : place_(std::move(place)), send_(std::move(send)), waiting_for_(std::move(waiting)),
       interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(place_.mean_between_failures_s)), now().steady),
-      memory_(place_, [this](bool start) { return send_({WorkerKind::Keeper, 0, 0, place_.attempt, std::string(1, start ? '\1' : '\0')}); }) {
+      memory_(place_, [this](bool start) { return send_({WorkerKind::Keeper, 0, 0, place_.attempt, std::string(1, start ? '\1' : '\0')}); },
+              [this](std::uint32_t to_rank, bool is_question, const std::string& text) {
+                  (void)mail(to_rank, 0, static_cast<char>(is_question ? Mail::WhereKeeper : Mail::KeeperAt) + text);
+              },
+              [this](std::uint64_t step) { (void)send_({WorkerKind::Replica, 0, step, place_.attempt, {}}); }) {
     image_.when_copied([this] { snapshot_copied(); });
     if (place_.write_mib_s != 0) slow_disk_.emplace(std::uint64_t{place_.write_mib_s} << 20);
 }
@@ -94,6 +98,7 @@ void Saver::stop() {
     for (std::thread& copier : copiers_) copier.join();
     copiers_.clear();
     committer_.reset();
+    memory_.close();
     for (auto& [step, state] : left) state->finish(Error{Code::Unavailable, "the program left the gang before the answer came"});
 }
 
@@ -460,6 +465,8 @@ void Saver::deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t a
         } else if (waiting_.size() < kMostWaiting) {
             waiting_.push_back({step, std::move(event)});  // rank 0 has not come to its first save yet
         }
+    } else if (kind == Mail::WhereKeeper || kind == Mail::KeeperAt) {
+        memory_.receive(from_rank, kind == Mail::WhereKeeper, std::string(payload));
     } else if (from_rank == 0 && kind == Mail::SaveAt) {
         const std::lock_guard lock(mutex_);
         announced_ = step;

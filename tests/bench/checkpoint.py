@@ -71,6 +71,7 @@ def run(rows, quick, only):
             seen = measure(mib_kept, 2 * rounds, program=KEEPER)
             rate = lambda name: gigabytes(seen[name], mib_kept << 20)
             rows.row("B11", f"restore of {mib_kept} MiB from the keeper's memory, verified", rate("restore"), "GB/s", rate("copy"), "memcpy, all cores", ">= 0.5 x")
+            rows.row("B11", "the same from another node's keeper, over loopback", rate("restore_as_a_peer"), "GB/s", rate("tcp"), "TCP alone, one connection", ">= 0.8 x")
             rows.row("B14", "killed rank -> its state back, in a process that waits", seen["killed_to_restored"], "s", seen["copy"], "the copy alone, all cores", "<= 2 x")
         if wants("B3"):
             run_peers(rows, folder, mib, rounds)

@@ -33,6 +33,36 @@ def test_a_killed_rank_comes_back_from_a_snapshot_that_was_not_on_disk_yet(clust
     assert "in memory" in cluster.cli("show", job).stdout
 
 
+def replicas_of_all(cluster, job, step):
+    """Of every rank a keeper of another node has a copy of at least this step."""
+    cluster.wait(job, f"replicas of step {step}", lambda view: view["rank_views"] and all(int(rank.get("replica_step") or 0) >= step for rank in view["rank_views"]), 30)
+
+
+def test_the_snapshots_of_a_lost_node_come_from_another_node(make_cluster):
+    """The disk is so slow that nothing can come from there; the lost node's ranks start on a third one."""
+    cluster = make_cluster(nodes=3)
+    words = ("--payload-mib", 16)
+    log = cluster.work / "starts"
+    job = cluster.submit("-n", 4, "-N", 2, *SLOW_DISK, *steady("--steps", 120, "--every", 20, "--starts", log, *words))
+    replicas_of_all(cluster, job, 20)
+    assert cluster.show(job)["checkpoints"] == []
+    cluster.kill_node(cluster.show(job)["attempts"][0]["gang"][1]["node"])
+    view = cluster.wait_step(job, 21, attempt=2, deadline=60)
+    assert restored(view)["in_memory"] and restored(view)["step"] == 20, restored(view)
+    assert {first for attempt, _, _, first in starts(log) if attempt == 2} == {20}
+    view = cluster.wait_completed(job, 90)
+    assert weights(cluster, job) == undisturbed_weights(cluster, 4, 120, *words)
+    assert any(one["step"] == 20 and one["attempt"] == 1 for one in view["checkpoints"]), "the keeper that had the replicas has brought them to disk"
+    until(lambda: f"no keeper left: {cluster.keepers(job)}", lambda: not cluster.keepers(job), 20)
+
+
+def test_replicas_can_be_switched_off(cluster):
+    job = cluster.submit("-n", 4, "-N", 2, "--export", "ALL,GANGLINE_CHECKPOINT_REPLICAS=0", *steady("--steps", 100, "--every", 10))
+    snapshot_of_all(cluster, job, 10)
+    assert all("replica_step" not in rank for rank in cluster.show(job)["rank_views"])
+    cluster.wait_completed(job)
+
+
 def test_what_a_dead_gang_had_in_memory_becomes_a_checkpoint(cluster):
     job = cluster.submit("-n", 2, *SLOW_DISK, *steady("--steps", 100000, "--every", 20, "--payload-mib", 16))
     snapshot_of_all(cluster, job, 20)

@@ -1,5 +1,8 @@
 // The memory tier's times, for ./bench checkpoint: one JSON object a measurement; times in seconds.
-//   keeper_bench MIB ROUNDS     restore from the keeper's memory (verified), and a killed rank's state back in a process that waits; a plain copy beside
+//   keeper_bench MIB ROUNDS     restore from the keeper's memory (verified), the same over TCP as from another node, and a killed rank's state back in a
+//                               process that waits; a plain copy and plain TCP beside
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -17,6 +20,7 @@
 #include "base/framing.h"
 #include "base/process.h"
 #include "checkpoint/keeper/client.h"
+#include "checkpoint/keeper/fetch.h"
 #include "checkpoint/keeper/keeper.h"
 #include "checkpoint/shard.h"
 #include "checkpoint/store.h"
@@ -80,6 +84,59 @@ double restore(KeeperClient& client, State& state, std::uint64_t step) {
     return since(begun);
 }
 
+// From the keeper's door for other nodes, over loopback.
+double restore_as_a_peer(const KeeperAddress& keeper, State& state, std::uint64_t step) {
+    const auto begun = std::chrono::steady_clock::now();
+    const WhoKeeps who{7, 2, 0, 0, "/"};
+    const auto file = must(fetch_part(keeper, who, {0, 1, step}));
+    if (!file) die("the snapshot is not there");
+    auto part = must(parse(*file));
+    auto memory = must(fetch_shard(keeper, who, {0, 1, step}, part.shards[0].size, {}));
+    if (!memory) die("the snapshot is not there");
+    Checkpoint checkpoint(Fd(), std::move(part), "another node");
+    checkpoint.use_memory(0, std::move(*memory));
+    must(checkpoint.restore(state.tensors, 0, 1));
+    return since(begun);
+}
+
+// The limit: one connection over loopback, from memory that is touched into memory that is.
+double tcp(std::size_t bytes, char* to) {
+    std::uint16_t port = 0;
+    const Fd listener = must(listen_tcp("127.0.0.1", port));
+    const pid_t sender = ::fork();
+    constexpr std::size_t kPiece = 1 << 20;
+    if (sender == 0) {
+        const std::vector<char> piece(kPiece, 'x');
+        sockaddr_in at{};
+        at.sin_family = AF_INET;
+        at.sin_port = htons(port);
+        at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+        if (::connect(socket, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) std::_Exit(1);
+        char go = 0;
+        if (::recv(socket, &go, 1, 0) != 1) std::_Exit(1);
+        for (std::size_t sent = 0; sent < bytes;) {
+            const ssize_t n = ::send(socket, piece.data(), std::min(kPiece, bytes - sent), 0);
+            if (n <= 0) std::_Exit(1);
+            sent += static_cast<std::size_t>(n);
+        }
+        std::_Exit(0);
+    }
+    pollfd list{listener.get(), POLLIN, 0};
+    (void)::poll(&list, 1, 10'000);
+    const Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const auto begun = std::chrono::steady_clock::now();
+    if (::send(socket.get(), "x", 1, 0) != 1) die("cannot start the sender");
+    for (std::size_t come = 0; come < bytes;) {
+        const ssize_t n = ::recv(socket.get(), to + come, std::min(kPiece, bytes - come), 0);
+        if (n <= 0) die("the sender is gone");
+        come += static_cast<std::size_t>(n);
+    }
+    const double seconds = since(begun);
+    ::waitpid(sender, nullptr, 0);
+    return seconds;
+}
+
 double copy(const State& from, State& to) {
     const auto begun = std::chrono::steady_clock::now();
     const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
@@ -125,6 +182,13 @@ int main(int argc, char** argv) {
         if (::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTFORK) != 0) die("madvise");
     }
     const auto reader = join();
+    const KeeperAddress door = *parse_keeper_address(reader->where().value());
+    void* const taken = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (taken == MAP_FAILED) die("no memory");
+    (void)::madvise(taken, bytes, MADV_HUGEPAGE);
+    (void)::madvise(taken, bytes, MADV_DONTFORK);
+    char* const sink = static_cast<char*>(taken);
+    std::memset(sink, 1, bytes);
     for (int round = 0; round < rounds; ++round) {
         const std::uint64_t step = static_cast<std::uint64_t>(round) + 1;
         int go[2];
@@ -140,6 +204,9 @@ int main(int argc, char** argv) {
         char byte = 0;
         (void)!::read(go[0], &byte, 1);
         results["copy"].push_back(copy(from, to));
+        results["tcp"].push_back(tcp(bytes, sink));
+        results["restore_as_a_peer"].push_back(restore_as_a_peer(door, to, step));
+        if (to.memory[7] != from.memory[7]) die("the state that came from the other node is another one");
         results["restore"].push_back(restore(*reader, to, step));
         const auto begun = std::chrono::steady_clock::now();
         ::kill(rank, SIGKILL);
