@@ -27,6 +27,7 @@ enum class WorkerKind : std::uint16_t {
     Join = 1, Relay = 2, Commit = 3, CommitResult = 4, Damaged = 5, Fault = 6, StopSoon = 7, Finished = 8, Keeper = 9, Snapshot = 10,
     DamagedAtRest = 11, Replica = 12,
 };
+inline constexpr WorkerKind kLastWorkerKind = WorkerKind::Replica;
 
 struct WorkerHeader {
     std::uint32_t magic = 0;

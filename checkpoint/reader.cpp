@@ -202,8 +202,23 @@ std::optional<Checkpoint::Range> Checkpoint::take_blocks(const Work& work, const
     return std::nullopt;
 }
 
-// From the shard's memory; what is not right there comes from its file, into `buffer`. `problem`: what was wrong with the memory.
-Result<void> Checkpoint::perform(const Work& work, char* buffer, std::string& problem) const {
+// In the order of the work: a shard's stream is opened when its first block is wanted. False: there is none, or it has broken off.
+bool Checkpoint::take_from_stream(Feed& feed, const Work& work, char* buffer) const {
+    if (!find_stream_ || memory_.contains(work.shard->rank)) return false;
+    if (feed.shard != work.shard) {
+        feed.stream.reset();
+        feed.stream = find_stream_(*work.shard);
+        feed.shard = work.shard;
+    }
+    const Range range = range_of(work);
+    if (feed.stream == nullptr) return false;
+    if (feed.stream->read(range.begin, buffer, range.end - range.begin)) return true;
+    feed.stream.reset();
+    return false;
+}
+
+// From the shard's memory or what has come of it into `buffer`; what is not right there comes from its file. `problem`: what was wrong.
+Result<void> Checkpoint::perform(const Work& work, char* buffer, bool is_in_buffer, std::string& problem) const {
     const ShardRecord& shard = *work.shard;
     const Range range = range_of(work);
     const auto index_of = [&](const Range& block) { return block.begin / manifest_.block_bytes; };
@@ -212,6 +227,10 @@ Result<void> Checkpoint::perform(const Work& work, char* buffer, std::string& pr
         if (memory->second.size() == shard.size) wrong = take_blocks(work, memory->second.data() + range.begin);
         if (!wrong) return {};
         problem = fmt::format("{}: block {} of {} in memory does not have its checksum", place_, index_of(*wrong), shard.name);
+    } else if (is_in_buffer) {
+        const auto wrong = take_blocks(work, buffer);
+        if (!wrong) return {};
+        problem = fmt::format("{}: block {} of {} came from another node without its checksum", place_, index_of(*wrong), shard.name);
     }
     if (auto read = read_range(shard, range, buffer); !read) return read;
     const auto wrong = take_blocks(work, buffer);
@@ -326,7 +345,7 @@ void Checkpoint::copy_rows(const Piece& piece, const Range& range, const char* b
 // ---- all blocks
 
 Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress) {
-    std::atomic<std::size_t> next{0};
+    std::size_t next = 0;
     std::atomic<std::uint64_t> done{0};
     std::atomic<bool> is_over{false};
     std::mutex mutex;
@@ -340,10 +359,18 @@ Result<void> Checkpoint::run(const std::vector<Work>& work, const std::function<
     const auto bytes_each = static_cast<std::size_t>((most_blocks() * manifest_.block_bytes + kReadBytes - 1) / kReadBytes * kReadBytes);
     const LargePages memory(readers * bytes_each);
     if (memory.begin() == nullptr) return Error{Code::NoSpace, "no memory for a block"};
+    Feed feed;
+    std::mutex feeding;
     const auto read = [&](std::size_t reader) {
-        for (std::size_t index = 0; !is_over && (index = next++) < work.size();) {
+        char* const buffer = memory.begin() + reader * bytes_each;
+        for (;;) {
+            std::unique_lock taking(feeding);
+            const std::size_t index = next++;
+            if (is_over || index >= work.size()) return;
+            const bool is_in_buffer = take_from_stream(feed, work[index], buffer);
+            taking.unlock();
             std::string problem;
-            const auto performed = perform(work[index], memory.begin() + reader * bytes_each, problem);
+            const auto performed = perform(work[index], buffer, is_in_buffer, problem);
             if (!problem.empty()) {
                 const std::lock_guard lock(mutex);
                 if (memory_problems_.empty()) memory_problems_ = std::move(problem);
@@ -367,10 +394,7 @@ Result<void> Checkpoint::run_pieces() {
     for (const ShardRecord& shard : manifest_.shards) {
         const auto found = pieces_.find(shard.rank);
         if (found == pieces_.end()) continue;
-        if (find_memory_ && !memory_.contains(shard.rank)) {
-            if (auto memory = find_memory_(shard)) use_memory(shard.rank, std::move(*memory));
-        }
-        if (auto opened = open_file(shard); !opened && !memory_.contains(shard.rank)) return opened;
+        if (auto opened = open_file(shard); !opened && !memory_.contains(shard.rank) && !find_stream_) return opened;
         std::sort(found->second.begin(), found->second.end(), [](const Piece& a, const Piece& b) { return a.file_offset < b.file_offset; });
         std::map<std::uint64_t, std::vector<std::uint32_t>> blocks;
         for (std::uint32_t i = 0; i < found->second.size(); ++i) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,8 +33,6 @@ class ShardMemory {
   public:
     // Errors: Damaged: there are not so many bytes.
     static Result<ShardMemory> map(const Fd& memory, std::uint64_t size);
-    // Takes over a mapping (mmap) of this size.
-    static ShardMemory take(char* mapped, std::uint64_t size) { return ShardMemory(mapped, size); }
     ShardMemory(ShardMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
     ShardMemory& operator=(ShardMemory&&) = delete;
     ~ShardMemory();
@@ -46,6 +45,14 @@ class ShardMemory {
     std::uint64_t size_;
 };
 
+// A shard's bytes as they come from elsewhere.
+class ShardStream {
+  public:
+    virtual ~ShardStream() = default;
+    // From ascending places, each byte once at most. Errors: Unavailable: nothing more will come.
+    virtual Result<void> read(std::uint64_t begin, char* to, std::uint64_t size) = 0;
+};
+
 class Checkpoint {
   public:
     // `folder` holds the shards; `place` is its path in messages. While the object lives no shard of it is recycled.
@@ -56,8 +63,9 @@ class Checkpoint {
     int folder() const { return folder_.get(); }
     // This rank's shard is read from here; blocks that do not have their checksum come from its file.
     void use_memory(std::uint32_t rank, ShardMemory memory) { memory_.emplace(rank, std::move(memory)); }
-    // Asked for the shards that are not there, once for each that is read: memory that is elsewhere, or nothing.
-    void find_memory(std::function<std::optional<ShardMemory>(const ShardRecord& shard)> find) { find_memory_ = std::move(find); }
+    // Asked for each shard that is read and has no memory here, one after the other: a stream, or nothing. What does not come right comes from the file.
+    using FindStream = std::function<std::unique_ptr<ShardStream>(const ShardRecord& shard)>;
+    void find_stream(FindStream find) { find_stream_ = std::move(find); }
     // Called by the reading threads each time that they have got on.
     void while_reading(std::function<void()> call) { while_reading_ = std::move(call); }
     // What was wrong with such memory, in words; empty: nothing.
@@ -101,6 +109,11 @@ class Checkpoint {
         std::uint64_t end = 0;
     };
 
+    struct Feed {  // of the shard that is being read
+        const ShardRecord* shard = nullptr;
+        std::unique_ptr<ShardStream> stream;
+    };
+
     Result<void> check(std::span<const Tensor> wanted) const;
     Result<void> deal_out(std::span<const Tensor> split, std::uint32_t rank, std::uint32_t world, const AnotherWorld& ways);
     Result<void> check_one(const Tensor& tensor, const TensorRecord* stored) const;
@@ -117,7 +130,8 @@ class Checkpoint {
     Result<void> read_range(const ShardRecord& shard, const Range& range, char* memory) const;
     std::uint32_t take_block(const ShardRecord& shard, const std::vector<std::uint32_t>& pieces, const Range& range, const char* bytes) const;
     std::optional<Range> take_blocks(const Work& work, const char* bytes) const;
-    Result<void> perform(const Work& work, char* buffer, std::string& problem) const;
+    bool take_from_stream(Feed& feed, const Work& work, char* buffer) const;
+    Result<void> perform(const Work& work, char* buffer, bool is_in_buffer, std::string& problem) const;
     Result<void> run(const std::vector<Work>& work, const std::function<void(std::uint64_t)>& progress);
     Result<void> run_pieces();
 
@@ -126,7 +140,7 @@ class Checkpoint {
     std::string place_;
     std::map<std::uint32_t, File> files_;  // by rank
     std::map<std::uint32_t, ShardMemory> memory_;  // by rank
-    std::function<std::optional<ShardMemory>(const ShardRecord&)> find_memory_;
+    FindStream find_stream_;
     std::string memory_problems_;
     std::function<void()> while_reading_;
     std::map<std::uint32_t, std::vector<Piece>> pieces_;  // by rank of the shard

@@ -111,6 +111,54 @@ TEST(TheArenas, OfRanksThatDidNotComeBackAreGivenBackWhenTheNextAttemptIsOnDisk)
     EXPECT_TRUE(arenas.find(9, {0, 1, 10}));
 }
 
+TEST(TheArenas, WhatIsBeingSentIsGivenAwayOnlyWhereThereIsNoOtherRoom) {
+    Arenas arenas;
+    const SlotNumber first = save(arenas, 1, 0, 1, 10);
+    arenas.sending(first, true);
+    const SlotNumber second = save(arenas, 1, 0, 1, 20);
+    const auto third = arenas.want(1, 0, 1, kSize, kMuch);
+    EXPECT_TRUE(third.is_new) << "there is room beside it";
+    EXPECT_TRUE(arenas.whole(1, third.slot, 30, 10, 10));
+    arenas.sending(second, true);
+    EXPECT_EQ(arenas.want(1, 0, 1, kSize, 3 * kSize).slot, second) << "its copy will not have its checksums";
+
+    Arenas narrow;
+    const SlotNumber sent = save(narrow, 1, 0, 1, 10);
+    narrow.sending(sent, true);
+    save(narrow, 1, 0, 1, 20);
+    EXPECT_EQ(narrow.want(1, 0, 1, kSize, 2 * kSize).slot, sent);
+}
+
+TEST(TheArenas, ReplicasTakeHalfOfTheBudgetAndTheNodesOwnRanksTheRest) {
+    Arenas arenas;
+    EXPECT_NE(arenas.want(1, 4, 1, kSize, 4 * kSize, true).slot, 0u);
+    EXPECT_NE(arenas.want(2, 5, 1, kSize, 4 * kSize, true).slot, 0u);
+    const auto none = arenas.want(3, 6, 1, kSize, 4 * kSize, true);
+    EXPECT_EQ(none.slot, 0u);
+    EXPECT_NE(none.refused.find("replicas"), std::string::npos) << none.refused;
+    EXPECT_NE(arenas.want(4, 0, 1, kSize, 4 * kSize).slot, 0u);
+    EXPECT_NE(arenas.want(5, 1, 1, kSize, 4 * kSize).slot, 0u);
+    EXPECT_EQ(arenas.want(6, 2, 1, kSize, 4 * kSize).slot, 0u);
+}
+
+TEST(TheArenas, AReplicaIsBroughtToDiskOnlyWhenItsNodeIsLost) {
+    Arenas arenas;
+    const auto left = arenas.want(1, 4, 1, kSize, kMuch, true);
+    ASSERT_TRUE(arenas.whole(1, left.slot, 10, 10, 10));
+    const auto lost = arenas.want(2, 5, 1, kSize, kMuch, true);
+    ASSERT_TRUE(arenas.whole(2, lost.slot, 10, 10, 10));
+    EXPECT_FALSE(arenas.begin_persisting(lost.slot)) << "its line is open";
+    arenas.replicas_closed(1, false);
+    arenas.replicas_closed(2, true);
+    EXPECT_FALSE(arenas.is_persisting());
+    EXPECT_FALSE(arenas.begin_persisting(left.slot));
+    EXPECT_TRUE(arenas.find(9, {4, 1, 10})) << "it serves all the same";
+    EXPECT_TRUE(arenas.begin_persisting(lost.slot));
+    EXPECT_FALSE(arenas.begin_persisting(lost.slot)) << "it is being written";
+    arenas.persisted(lost.slot, true);
+    EXPECT_FALSE(arenas.begin_persisting(lost.slot));
+}
+
 // Whatever happens in whatever order: what find() returns is whole and of that name, the newest of each rank stays, the budget holds.
 TEST(TheArenas, KeepTheirPromisesOverRandomHistories) {
     for (std::uint32_t seed = 0; seed < 300; ++seed) {

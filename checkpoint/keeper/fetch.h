@@ -19,8 +19,7 @@ struct WantedSnapshot {
 
 // Its part of the manifest. Nothing: it is not there. Errors: Unavailable, Refused: nobody is, or not that keeper.
 Result<std::optional<std::string>> fetch_part(const KeeperAddress& keeper, const WhoKeeps& who, const WantedSnapshot& wanted);
-// Its shard, of `size` bytes, into fresh memory; not verified yet. `waiting` is called as it comes.
-Result<std::optional<ShardMemory>> fetch_shard(const KeeperAddress& keeper, const WhoKeeps& who, const WantedSnapshot& wanted, std::uint64_t size,
-                                               const std::function<void()>& waiting);
+// Its shard, of `size` bytes, from the first byte to the last. Nothing: it is not there.
+Result<std::unique_ptr<ShardStream>> fetch_shard(const KeeperAddress& keeper, const WhoKeeps& who, const WantedSnapshot& wanted, std::uint64_t size);
 
 }  // namespace gangline::checkpoint

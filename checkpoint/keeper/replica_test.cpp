@@ -150,12 +150,17 @@ class Replicas : public ::testing::Test {
         if (!file || !file->has_value()) return std::nullopt;
         auto part = parse(**file);
         EXPECT_TRUE(part) << part.error().message;
-        auto memory = fetch_shard(keeper, who, {rank, 1, step}, part->shards[0].size, {});
-        if (!memory || !memory->has_value()) return std::nullopt;
         std::vector<std::uint32_t> values(kValues);
         Checkpoint checkpoint(Fd(), std::move(*part), "a replica");
-        checkpoint.use_memory(rank, std::move(**memory));
-        EXPECT_TRUE(checkpoint.fill(tensors_of(rank, values), rank).ok());
+        bool is_there = true;
+        checkpoint.find_stream([&](const ShardRecord& shard) {
+            auto stream = fetch_shard(keeper, who, {rank, 1, step}, shard.size);
+            is_there = stream && *stream != nullptr;
+            return is_there ? std::move(*stream) : nullptr;
+        });
+        const auto filled = checkpoint.fill(tensors_of(rank, values), rank);
+        if (!is_there) return std::nullopt;
+        EXPECT_TRUE(filled) << filled.error().message;
         EXPECT_EQ(checkpoint.memory_problems(), "");
         return values;
     }

@@ -288,37 +288,24 @@ TEST(Fault, ASnapshotThatIsLostBeforeAnythingWasCommittedLetsTheJobBegin) {
     expect_ended(world, job, proto::COMPLETED);
 }
 
-TEST(Fault, ALostNodesSnapshotsServeFromTheNodeThatHasTheirReplicas) {
-    WorldOptions options = two_nodes();
-    options.nodes = 3;
-    World world(options);
-    proto::JobSpec spec = snapshotting(true);
-    *spec.add_argv() = "replicas=1";
-    const std::uint64_t job = world.submit(spec);
-    ASSERT_TRUE(world.run_until([&] { return world.view(job).progress().step() >= 70 && world.view(job).progress().step() % 50 >= 25; }));
-    world.kill_node("n1");
-    ASSERT_TRUE(world.run_until([&] { return world.view(job).attempt() == 2; }, seconds(60)));
-    const proto::RestorePoint restored = world.view(job).attempts(1).restored();
-    EXPECT_TRUE(restored.in_memory());
-    EXPECT_EQ(restored.step() % 20, 0u);
-    EXPECT_GT(restored.step(), 50u);
-    expect_ended(world, job, proto::COMPLETED);
-}
-
-TEST(Fault, ReplicasAreLostWithTheNodeThatHasThem) {
-    WorldOptions options = two_nodes();
-    options.nodes = 4;
-    World world(options);
-    proto::JobSpec spec = snapshotting(true);
-    *spec.add_argv() = "replicas=1";
-    const std::uint64_t job = world.submit(spec);
-    ASSERT_TRUE(world.run_until([&] { return world.view(job).progress().step() >= 70 && world.view(job).progress().step() % 50 >= 25; }));
-    world.kill_node("n0");
-    world.kill_node("n1");
-    ASSERT_TRUE(world.run_until([&] { return world.view(job).attempt() == 2; }, seconds(60)));
-    EXPECT_FALSE(world.view(job).attempts(1).restored().in_memory());
-    EXPECT_EQ(world.view(job).attempts(1).restored().step() % 50, 0u);
-    expect_ended(world, job, proto::COMPLETED);
+TEST(Fault, ALostNodesSnapshotsServeFromTheNodeThatHasTheirReplicasUnlessThatIsLostToo) {
+    for (const bool both : {false, true}) {
+        WorldOptions options = two_nodes();
+        options.nodes = 4;
+        World world(options);
+        proto::JobSpec spec = snapshotting(true);
+        *spec.add_argv() = "replicas=1";
+        const std::uint64_t job = world.submit(spec);
+        ASSERT_TRUE(world.run_until([&] { return world.view(job).progress().step() >= 70 && world.view(job).progress().step() % 50 >= 25; }));
+        world.kill_node("n1");
+        if (both) world.kill_node("n0");
+        ASSERT_TRUE(world.run_until([&] { return world.view(job).attempt() == 2; }, seconds(60)));
+        const proto::RestorePoint restored = world.view(job).attempts(1).restored();
+        EXPECT_EQ(restored.in_memory(), !both);
+        EXPECT_EQ(restored.step() % (both ? 50 : 20), 0u);
+        ASSERT_TRUE(world.run_until([&] { return is(world, job, proto::COMPLETED); }, seconds(60)));
+        EXPECT_THAT(world.violations(), IsEmpty());
+    }
 }
 
 TEST(Fault, ALostNodeTakesItsSnapshotsWithIt) {

@@ -33,7 +33,7 @@ bool decode(std::string_view packet, WorkerFrame& frame) {
     const WorkerHeader& header = frame.header;
     if (header.magic != kWorkerMagic || header.version != kWorkerVersion || header.size > kMostWorkerPayload) return false;
     if (header.size != packet.size() - sizeof(WorkerHeader)) return false;
-    if (header.kind < static_cast<std::uint16_t>(WorkerKind::Join) || header.kind > static_cast<std::uint16_t>(WorkerKind::DamagedAtRest)) return false;
+    if (header.kind < static_cast<std::uint16_t>(WorkerKind::Join) || header.kind > static_cast<std::uint16_t>(kLastWorkerKind)) return false;
     frame.payload.assign(packet.substr(sizeof(WorkerHeader)));
     return true;
 }

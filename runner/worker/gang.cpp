@@ -107,7 +107,7 @@ Result<std::optional<std::uint64_t>> Gang::Impl::restore() {
 Result<void> Gang::Impl::fill(const checkpoint::Store& store, const RestorePoint& point) {
     auto found = point.in_memory ? saver.memory().gather(store, point.id, [this] { still_here(); }) : store.find(point.id, point.digest);
     if (!found) return found.error();
-    (void)saver.memory().lend(*found, [this] { still_here(); });
+    (void)saver.memory().lend(*found);
     found->while_reading([this] { still_here(); });
     auto filled = found->restore(tracked, place.rank, place.size, another_world);
     if (!found->memory_problems().empty()) fmt::print(stderr, "gangline: {}; its file serves\n", found->memory_problems());

@@ -127,12 +127,12 @@ std::optional<Manifest> MemoryTier::part_elsewhere(const CheckpointId& id, std::
     return std::nullopt;
 }
 
-std::optional<checkpoint::ShardMemory> MemoryTier::shard_elsewhere(const Manifest& manifest, const checkpoint::ShardRecord& shard, const std::function<void()>& waiting) {
+std::unique_ptr<checkpoint::ShardStream> MemoryTier::shard_elsewhere(const Manifest& manifest, const checkpoint::ShardRecord& shard) {
     for (const checkpoint::KeeperAddress& keeper : keepers_with(shard.rank)) {
-        auto memory = checkpoint::fetch_shard(keeper, who(), {shard.rank, manifest.attempt, manifest.step}, shard.size, waiting);
-        if (memory && memory->has_value()) return std::move(**memory);
+        auto stream = checkpoint::fetch_shard(keeper, who(), {shard.rank, manifest.attempt, manifest.step}, shard.size);
+        if (stream && *stream != nullptr) return std::move(*stream);
     }
-    return std::nullopt;
+    return nullptr;
 }
 
 // ---- our own keeper
@@ -258,7 +258,7 @@ Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const Chec
     return Checkpoint(std::move(*folder), std::move(*whole), fmt::format("{}, the snapshot of step {}", store.root(), id.step));
 }
 
-std::size_t MemoryTier::lend(Checkpoint& checkpoint, const std::function<void()>& waiting) {
+std::size_t MemoryTier::lend(Checkpoint& checkpoint) {
     const bool has_keeper = find_keeper(false);
     if (!has_keeper && place_.snapshots_from.empty()) return 0;
     std::size_t lent = 0;
@@ -271,7 +271,7 @@ std::size_t MemoryTier::lend(Checkpoint& checkpoint, const std::function<void()>
         checkpoint.use_memory(shard.rank, std::move(*memory));
         ++lent;
     }
-    checkpoint.find_memory([this, &checkpoint, waiting](const checkpoint::ShardRecord& shard) { return shard_elsewhere(checkpoint.manifest(), shard, waiting); });
+    checkpoint.find_stream([this, &checkpoint](const checkpoint::ShardRecord& shard) { return shard_elsewhere(checkpoint.manifest(), shard); });
     return lent;
 }
 

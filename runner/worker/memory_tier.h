@@ -54,7 +54,7 @@ class MemoryTier {
     // `waiting` is called now and then.
     Result<checkpoint::Checkpoint> gather(const checkpoint::Store& store, const checkpoint::CheckpointId& id, const std::function<void()>& waiting);
     // Lends the shards that are held here. Returns how many.
-    std::size_t lend(checkpoint::Checkpoint& checkpoint, const std::function<void()>& waiting);
+    std::size_t lend(checkpoint::Checkpoint& checkpoint);
     void close();      // no letter or call comes from here any more
     void give_back();  // what gather() and lend() took; the checkpoint is gone
 
@@ -66,7 +66,7 @@ class MemoryTier {
     checkpoint::WhoKeeps who() const;
     std::optional<checkpoint::Manifest> part_here(const checkpoint::CheckpointId& id, std::uint32_t rank);
     std::optional<checkpoint::Manifest> part_elsewhere(const checkpoint::CheckpointId& id, std::uint32_t rank);
-    std::optional<checkpoint::ShardMemory> shard_elsewhere(const checkpoint::Manifest& manifest, const checkpoint::ShardRecord& shard, const std::function<void()>& waiting);
+    std::unique_ptr<checkpoint::ShardStream> shard_elsewhere(const checkpoint::Manifest& manifest, const checkpoint::ShardRecord& shard);
     std::vector<checkpoint::KeeperAddress> keepers_with(std::uint32_t old_rank);
     bool has_keepers_with(std::uint32_t old_rank) const;
 

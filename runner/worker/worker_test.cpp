@@ -482,6 +482,27 @@ TEST(APlace, IsReadFromTheRunnersVariables) {
     }
 }
 
+TEST(APlace, KnowsWhomToAskForKeepers) {
+    std::map<std::string, std::string> given{{"GANGLINE_WORKER_SOCKET", "s"}, {"GANGLINE_JOB_ID", "7"}, {"GANGLINE_ATTEMPT", "2"}, {"GANGLINE_CHECKPOINT_DIR", "/c"},
+                                             {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"GANGLINE_RESTORE_STEP", "5"}, {"GANGLINE_RESTORE_ATTEMPT", "1"},
+                                             {"GANGLINE_RESTORE_SHA256", "memory"}, {"GANGLINE_REPLICA_RANK", "3"}, {"GANGLINE_RESTORE_FROM", "0-7@0+3,8-15@2"}};
+    const auto place = place_of(given);
+    ASSERT_TRUE(place.ok()) << place.error().message;
+    EXPECT_EQ(place->replica_rank, 3u);
+    ASSERT_EQ(place->snapshots_from.size(), 2u);
+    EXPECT_EQ(place->snapshots_from[0].last, 7u);
+    EXPECT_EQ(place->snapshots_from[0].ranks, (std::vector<std::uint32_t>{0, 3}));
+    EXPECT_EQ(place->snapshots_from[1].first, 8u);
+    given["GANGLINE_CHECKPOINT_REPLICAS"] = "0";
+    EXPECT_FALSE(place_of(given)->replica_rank);
+    for (const char* const bad : {"0-7", "0@1", "a-7@1", "0-7@x", "0-7@1+", "-@"}) {
+        given["GANGLINE_RESTORE_FROM"] = bad;
+        const auto refused = place_of(given);
+        ASSERT_FALSE(refused.ok()) << bad;
+        EXPECT_NE(refused.error().message.find("GANGLINE_RESTORE_FROM"), std::string::npos);
+    }
+}
+
 TEST(APlace, OutsideGanglineIsThatOfMpiOrOfTheUsualVariables) {
     EXPECT_EQ(place_of({})->size, 1u);
     EXPECT_EQ(place_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}})->rank, 1u);

@@ -91,10 +91,8 @@ double restore_as_a_peer(const KeeperAddress& keeper, State& state, std::uint64_
     const auto file = must(fetch_part(keeper, who, {0, 1, step}));
     if (!file) die("the snapshot is not there");
     auto part = must(parse(*file));
-    auto memory = must(fetch_shard(keeper, who, {0, 1, step}, part.shards[0].size, {}));
-    if (!memory) die("the snapshot is not there");
     Checkpoint checkpoint(Fd(), std::move(part), "another node");
-    checkpoint.use_memory(0, std::move(*memory));
+    checkpoint.find_stream([&](const ShardRecord& shard) { return must(fetch_shard(keeper, who, {0, 1, step}, shard.size)); });
     must(checkpoint.restore(state.tensors, 0, 1));
     return since(begun);
 }
