@@ -176,7 +176,6 @@ std::optional<std::string> KeeperClient::where() {
 }
 
 Result<void> KeeperClient::set_peer(const std::string& where) {
-    const std::lock_guard lock(mutex_);
     KeeperMessage message;
     message.kind = KeeperKind::Peer;
     return tell(message, where);

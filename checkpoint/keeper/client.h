@@ -58,7 +58,7 @@ class KeeperClient {
     void done();  // with all that was found
     // Where other nodes reach this keeper, as peer.h writes it. Nothing: they cannot.
     std::optional<std::string> where();
-    // The keeper on another node (what its where() said) that is to have copies of this rank's snapshots.
+    // The keeper on another node (what its where() said) that is to have copies of this rank's snapshots, also of the one that is whole now.
     Result<void> set_peer(const std::string& where);
 
   private:

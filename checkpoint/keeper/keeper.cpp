@@ -205,7 +205,9 @@ bool Keeper::on_where(const Rank& rank) {
 bool Keeper::on_peer(LineNumber line, const Rank& rank, const std::string& text) {
     const auto peer = parse_keeper_address(text);
     if (!peer) return false;
-    if (replicator_ != nullptr) replicator_->set_peer(line, rank.owner, *peer);
+    if (replicator_ == nullptr) return true;
+    replicator_->set_peer(line, rank.owner, *peer);
+    if (const auto newest = snapshots_.newest(line)) replicator_->whole(newest->first, newest->second);
     return true;
 }
 

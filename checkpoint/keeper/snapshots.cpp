@@ -108,6 +108,16 @@ void Snapshots::done(LineNumber line) {
     arenas_.done(line);
 }
 
+std::optional<std::pair<SnapshotId, SlotNumber>> Snapshots::newest(LineNumber line) const {
+    const std::lock_guard lock(mutex_);
+    std::optional<std::pair<SnapshotId, SlotNumber>> newest;
+    for (const SlotNumber number : arenas_.all()) {
+        const Arenas::Slot& slot = *arenas_.at(number);
+        if (slot.line == line && slot.state == Arenas::State::Whole && (!newest || slot.holds.step > newest->first.step)) newest = {slot.holds, number};
+    }
+    return newest;
+}
+
 std::optional<Snapshots::Held> Snapshots::send(SlotNumber slot, const SnapshotId& id) {
     const std::lock_guard lock(mutex_);
     const Arenas::Slot* const held = arenas_.at(slot);

@@ -61,6 +61,8 @@ class Snapshots {
     // Stays until done(). A replica whose node is lost is brought to disk from now on: who asks for it belongs to the gang that comes after.
     std::optional<Held> find(LineNumber line, const SnapshotId& id);
     void done(LineNumber line);
+    // The newest whole snapshot of that line.
+    std::optional<std::pair<SnapshotId, SlotNumber>> newest(LineNumber line) const;
     // To be copied to another node; nothing: it is not whole any more.
     std::optional<Held> send(SlotNumber slot, const SnapshotId& id);
     void sent(SlotNumber slot);

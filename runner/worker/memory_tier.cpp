@@ -53,6 +53,7 @@ void MemoryTier::receive(std::uint32_t from_rank, bool is_question, const std::s
     }
     if (!mine.empty()) mail_(from_rank, false, mine);
     answered_.notify_all();
+    if (!is_question) send_peer();
 }
 
 // Tells those who wait where our keeper is, and asks where the one is that shall have our copies.
@@ -72,15 +73,17 @@ void MemoryTier::connected() {
 }
 
 void MemoryTier::send_peer() {
-    if (!place_.replica_rank || keeper_ == nullptr) return;
+    if (!place_.replica_rank) return;
     std::string peer;
+    std::shared_ptr<checkpoint::KeeperClient> keeper;
     {
         const std::lock_guard lock(mutex_);
         const auto found = keepers_.find(*place_.replica_rank);
-        if (found == keepers_.end() || found->second == peer_told_) return;
+        if (keeper_ == nullptr || found == keepers_.end() || found->second == peer_told_) return;
         peer = peer_told_ = found->second;
+        keeper = keeper_;
     }
-    (void)keeper_->set_peer(peer);
+    (void)keeper->set_peer(peer);
 }
 
 checkpoint::WhoKeeps MemoryTier::who() const {
@@ -173,7 +176,9 @@ bool MemoryTier::find_keeper(bool start) {
     if (!name.empty()) {
         auto keeper = checkpoint::KeeperClient::connect(name, who(), held_);
         if (keeper) {
+            lock.lock();
             keeper_ = std::move(*keeper);
+            lock.unlock();
             pause_ = Duration{0};
             connected();
             return true;
@@ -275,7 +280,11 @@ std::size_t MemoryTier::lend(Checkpoint& checkpoint) {
     return lent;
 }
 
-void MemoryTier::close() { keeper_.reset(); }
+void MemoryTier::close() {
+    std::shared_ptr<checkpoint::KeeperClient> last;
+    const std::lock_guard lock(mutex_);
+    last.swap(keeper_);
+}
 
 void MemoryTier::give_back() {
     if (keeper_ != nullptr) keeper_->done();

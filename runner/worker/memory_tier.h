@@ -78,7 +78,7 @@ class MemoryTier {
     std::condition_variable answered_;
     bool is_asked_ = false;
     std::optional<std::string> socket_;  // the answer, until it is used
-    std::unique_ptr<checkpoint::KeeperClient> keeper_;
+    std::shared_ptr<checkpoint::KeeperClient> keeper_;  // set with the lock held
     std::string where_;                              // our keeper, as other nodes reach it; empty: not known
     std::set<std::uint32_t> askers_;                 // ranks that want to know it, and again when it is another
     std::map<std::uint32_t, std::string> keepers_;   // of ranks that were asked; empty: they have none

@@ -21,7 +21,7 @@ def test_a_killed_rank_comes_back_from_a_snapshot_that_was_not_on_disk_yet(clust
     """16 MiB a rank at 2 MiB a second: the first snapshot is whole long before its checkpoint could count. Two nodes: each has the other's shards to wait for."""
     words = ("--payload-mib", 16)
     log = cluster.work / "starts"
-    job = cluster.submit("-n", 4, "-N", 2, *SLOW_DISK, *steady("--steps", 120, "--every", 20, "--starts", log, *words))
+    job = cluster.submit("-n", 4, "-N", 2, *SLOW_DISK, *steady("--steps", 60, "--every", 20, "--starts", log, *words))
     snapshot_of_all(cluster, job, 20)
     assert cluster.show(job)["checkpoints"] == []
     cluster.kill_rank(job, 3)
@@ -29,7 +29,7 @@ def test_a_killed_rank_comes_back_from_a_snapshot_that_was_not_on_disk_yet(clust
     assert restored(view)["in_memory"] and restored(view)["step"] == 20, restored(view)
     assert {first for attempt, _, _, first in starts(log) if attempt == 2} == {20}
     view = cluster.wait_completed(job, 90)
-    assert weights(cluster, job) == undisturbed_weights(cluster, 4, 120, *words)
+    assert weights(cluster, job) == undisturbed_weights(cluster, 4, 60, *words)
     assert "in memory" in cluster.cli("show", job).stdout
 
 
@@ -43,16 +43,16 @@ def test_the_snapshots_of_a_lost_node_come_from_another_node(make_cluster):
     cluster = make_cluster(nodes=3)
     words = ("--payload-mib", 16)
     log = cluster.work / "starts"
-    job = cluster.submit("-n", 4, "-N", 2, *SLOW_DISK, *steady("--steps", 120, "--every", 20, "--starts", log, *words))
+    job = cluster.submit("-n", 4, "-N", 2, *SLOW_DISK, *steady("--steps", 60, "--every", 20, "--starts", log, *words))
     replicas_of_all(cluster, job, 20)
     assert cluster.show(job)["checkpoints"] == []
     cluster.kill_node(cluster.show(job)["attempts"][0]["gang"][1]["node"])
     view = cluster.wait_step(job, 21, attempt=2, deadline=60)
     assert restored(view)["in_memory"] and restored(view)["step"] == 20, restored(view)
+    cluster.wait(job, "the replicas brought to disk", lambda view: any(one["step"] == 20 and one["attempt"] == 1 for one in view["checkpoints"]), 30)
     view = cluster.wait_completed(job, 90)
     assert {first for attempt, _, _, first in starts(log) if attempt == 2} == {20} and view["attempt"] == 2
-    assert weights(cluster, job) == undisturbed_weights(cluster, 4, 120, *words)
-    assert any(one["step"] == 20 and one["attempt"] == 1 for one in view["checkpoints"]), "the keeper that had the replicas has brought them to disk"
+    assert weights(cluster, job) == undisturbed_weights(cluster, 4, 60, *words)
     until(lambda: f"no keeper left: {cluster.keepers(job)}", lambda: not cluster.keepers(job), 20)
 
 
