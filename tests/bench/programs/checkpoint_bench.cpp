@@ -201,7 +201,7 @@ void measure_save(const std::string& folder, std::size_t bytes, std::uint32_t wo
     const std::string path = folder + "/raw";
     const Store store = must(Store::open(folder + "/root"));
     std::uint64_t step = 1;
-    (void)save(store, ranks, step);  // layout and memory
+    note("first", save(store, ranks, step).seconds);  // layout and memory with it
     for (int round = 0; round < rounds; ++round) {
         store.empty_pool();
         for (const CheckpointId& id : store.published()) fs::remove_all(folder + "/root/" + folder_name(id));

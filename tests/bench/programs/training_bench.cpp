@@ -1,9 +1,14 @@
-// What saves cost a training loop that keeps all cores busy, for ./bench checkpoint: one JSON object a measurement; times in seconds.
-//   training_bench FOLDER MIB small|large ROUNDS     the state lies in small or large pages; each round measures every mode
+// What saves cost a training loop that keeps all cores busy, for ./bench checkpoint: one JSON object a measurement; times in seconds, memory in bytes.
+//   training_bench steps FOLDER MIB small|large ROUNDS     the state lies in small or large pages; each round measures every way of saving
+//   training_bench memory FOLDER MIB SAVES                 what saving takes of memory, and how it grows
 //
-//   stall   save() and fence() together      extra   three steps with a save in the first, less three steps without one
+//   stall   save() and fence() together
+//   extra   the steps from save() until the checkpoint counts, less as many without a save: the mean of those before and behind
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <hdf5.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,12 +17,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/handle.h"
 #include "checkpoint/checksum.h"
 #include "runner/worker/gang.h"
 
@@ -27,15 +35,17 @@ using namespace gangline;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kTensors = 64;
-constexpr int kSteps = 3;
-constexpr double kStepSeconds = 0.35;
+constexpr int kSteps = 3;      // at least, and as many without a save
+constexpr int kMostSteps = 60;
+constexpr double kStepSeconds = 0.6;
+constexpr int kWarmUps = 4;    // layout, memory, retired files, and what the chooser wants to know
 
 std::map<std::string, std::vector<double>> results;
 void note(const std::string& what, double value) { results[what].push_back(value); }
 
 [[noreturn]] void die(const std::string& what) {
     fmt::print(stderr, "training_bench: {}\n", what);
-    std::exit(1);
+    std::_Exit(1);  // threads that train are left behind
 }
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -44,10 +54,6 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 class Training {
   public:
     Training() {
-        const std::uint64_t some = 20'000;
-        const double begun = now_s();
-        compute(some);
-        loops_ = static_cast<std::uint64_t>(static_cast<double>(some) * kStepSeconds / (now_s() - begun));
         for (unsigned i = 1; i < cores_; ++i) {
             threads_.emplace_back([this] {
                 for (;;) {
@@ -58,6 +64,12 @@ class Training {
                 }
             });
         }
+        // The shortest of some: other work on the machine makes a step longer, never shorter.
+        constexpr std::uint64_t kSome = 200'000;
+        loops_ = kSome;
+        double least = step();
+        for (int i = 0; i < 7; ++i) least = std::min(least, step());
+        loops_ = static_cast<std::uint64_t>(static_cast<double>(kSome) * kStepSeconds / least);
     }
     ~Training() {
         is_over_ = true;
@@ -71,6 +83,12 @@ class Training {
         ends_.arrive_and_wait();
         return now_s() - begun;
     }
+    // Seconds a step.
+    double steps() {
+        double all = 0;
+        for (int i = 0; i < kSteps; ++i) all += step();
+        return all / kSteps;
+    }
 
   private:
     static void compute(std::uint64_t loops) {
@@ -81,110 +99,230 @@ class Training {
         }
     }
     const unsigned cores_ = std::max(1u, std::thread::hardware_concurrency());
-    std::uint64_t loops_ = 0;
+    std::uint64_t loops_ = 0;  // changed between steps alone
     std::atomic<bool> is_over_{false};
     std::barrier<> begins_{static_cast<std::ptrdiff_t>(cores_)};
     std::barrier<> ends_{static_cast<std::ptrdiff_t>(cores_)};
     std::vector<std::thread> threads_;
 };
 
-struct Mode {
-    std::string name;
-    SaveMode save = SaveMode::Fenced;
-    std::string wish;
-    std::unique_ptr<Gang> gang{};
-    std::uint64_t saved = 0;
+struct State {
+    State(std::size_t size, bool large) : bytes(size) {
+        void* memory = nullptr;
+        if (::posix_memalign(&memory, 2 << 20, bytes) != 0) die("no memory");
+        (void)::madvise(memory, bytes, large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+        std::memset(memory, 7, bytes);
+        data = static_cast<char*>(memory);
+    }
+    ~State() { std::free(data); }
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    std::size_t each() const { return bytes / kTensors; }
+    float* tensor(std::size_t i) const { return reinterpret_cast<float*>(data + i * each()); }
+
+    std::size_t bytes;
+    char* data;
 };
 
-std::unique_ptr<Gang> join(const std::string& folder, const Mode& mode, char* state, std::size_t bytes) {
-    ::setenv("GANGLINE_CHECKPOINT_DIR", (folder + "/" + mode.name).c_str(), 1);
-    ::setenv("GANGLINE_CHECKPOINT_COPY", mode.wish.c_str(), 1);
+// All cores, past the caches: what a copy of the state costs at least.
+double copy_all(const State& to, const State& from) {
+    const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+    const double begun = now_s();
+    std::vector<std::thread> threads;
+    const std::size_t each = from.bytes / cores / 4096 * 4096;
+    for (unsigned i = 0; i < cores; ++i) {
+        threads.emplace_back([&, i] { checkpoint::copy_past_caches(to.data + i * each, from.data + i * each, i + 1 == cores ? from.bytes - i * each : each); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return now_s() - begun;
+}
+
+// One way of saving amid the training.
+struct Way {
+    std::string name;
+    std::function<void()> begin;
+    std::function<void()> fence;
+    std::function<bool()> is_over;
+};
+
+struct Cost {
+    double stall = 0;
+    double seconds = 0;
+    int steps = 0;
+};
+
+Cost save_amid(const Way& way, Training& training) {
+    Cost cost;
+    double begun = now_s();
+    way.begin();
+    cost.stall = cost.seconds = now_s() - begun;
+    while (cost.steps < kSteps || !way.is_over()) {
+        if (cost.steps == kMostSteps) die(way.name + ": the save does not end");
+        cost.seconds += training.step();
+        if (cost.steps++ != 0) continue;
+        begun = now_s();
+        way.fence();
+        cost.stall += now_s() - begun;
+        cost.seconds += now_s() - begun;
+    }
+    return cost;
+}
+
+std::shared_ptr<Gang> join(const std::string& folder, const std::string& name, const char* copies, const State& state) {
+    ::setenv("GANGLINE_CHECKPOINT_DIR", (folder + "/" + name).c_str(), 1);
+    ::setenv("GANGLINE_CHECKPOINT_COPY", copies, 1);
     ::setenv("GANGLINE_CHECKPOINT_SCRUB", "0", 1);
-    ::setenv("TORCHELASTIC_RUN_ID", mode.name.c_str(), 1);
+    ::setenv("TORCHELASTIC_RUN_ID", name.c_str(), 1);
     auto joined = Gang::join();
     if (!joined) die(joined.error().message);
-    auto gang = std::make_unique<Gang>(std::move(joined).value());
+    auto gang = std::make_shared<Gang>(std::move(joined).value());
     for (std::size_t i = 0; i < kTensors; ++i) {
-        const auto tracked = gang->track(fmt::format("layer{:02}/weight", i), reinterpret_cast<float*>(state + i * (bytes / kTensors)), {bytes / kTensors / 4});
+        const auto tracked = gang->track(fmt::format("layer{:02}/weight", i), state.tensor(i), {state.each() / sizeof(float)});
         if (!tracked) die(tracked.error().message);
     }
     return gang;
 }
 
-// All cores, past the caches: what a copy of the state costs at least.
-double copy_all(char* to, const char* from, std::size_t bytes) {
-    const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-    const double begun = now_s();
-    std::vector<std::thread> threads;
-    const std::size_t each = bytes / cores / 4096 * 4096;
-    for (unsigned i = 0; i < cores; ++i) threads.emplace_back([=] { checkpoint::copy_past_caches(to + i * each, from + i * each, i + 1 == cores ? bytes - i * each : each); });
-    for (std::thread& thread : threads) thread.join();
-    return now_s() - begun;
-}
-
-void save_amid(Mode& mode, Training& training, double plain_step) {
-    double total = 0;
-    double stall = now_s();
-    const Save save = mode.gang->save(++mode.saved, mode.save);
-    stall = now_s() - stall;
-    total += stall;
-    for (int step = 0; step < kSteps; ++step) {
-        total += training.step();
-        if (step != 0) continue;
-        const double fence = now_s();
-        mode.gang->fence();
-        stall += now_s() - fence;
-        total += now_s() - fence;
-    }
-    if (const auto saved = save.wait(); !saved) die(saved.error().message);
-    note("stall_" + mode.name, stall);
-    note("extra_" + mode.name, total - kSteps * plain_step);
-}
-
-void measure(const std::string& folder, std::size_t bytes, bool in_large_pages, int rounds) {
-    fs::create_directories(folder);
-    const auto take = [&](bool large) {
-        void* memory = nullptr;
-        if (::posix_memalign(&memory, 2 << 20, bytes) != 0) die("no memory");
-        (void)::madvise(memory, bytes, large ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-        std::memset(memory, 7, bytes);
-        return static_cast<char*>(memory);
+Way way_of(const std::string& name, const std::shared_ptr<Gang>& gang, SaveMode mode) {
+    struct Run {
+        std::uint64_t step = 0;
+        std::unique_ptr<Save> save{};
     };
-    char* const state = take(in_large_pages);
-    char* const copy = take(true);
-    std::vector<Mode> modes;
-    modes.push_back({"blocking", SaveMode::Now, "auto"});
-    modes.push_back({"lazy", SaveMode::Fenced, "copy"});
-    modes.push_back({"zero_copy", SaveMode::Fenced, "straight"});
-    modes.push_back({"auto", SaveMode::Fenced, "auto"});
-    for (Mode& mode : modes) mode.gang = join(folder, mode, state, bytes);
-    Training training;
-    for (Mode& mode : modes) {
-        for (int i = 0; i < 4; ++i) save_amid(mode, training, 0);  // layout, memory, retired files, and what the chooser wants to know
+    auto run = std::make_shared<Run>();
+    return {name, [=] { run->save = std::make_unique<Save>(gang->save(++run->step, mode)); }, [=] { gang->fence(); },
+            [=] {
+                if (!run->save->is_done()) return false;
+                if (const auto saved = run->save->wait(); !saved) die(saved.error().message);
+                return true;
+            }};
+}
+
+// What a program does by itself: a copy by all cores, and a thread with the HDF5 library.
+class H5Writer {
+  public:
+    H5Writer(std::string path, const State& state, const State& copy) : path_(std::move(path)), state_(state), copy_(copy) {}
+    ~H5Writer() {
+        if (thread_.joinable()) thread_.join();
     }
-    results.clear();
+    void begin() {
+        if (thread_.joinable()) thread_.join();
+        ::unlink(path_.c_str());
+        copy_all(copy_, state_);
+        is_over_ = false;
+        thread_ = std::thread([this] {
+            write();
+            is_over_ = true;
+        });
+    }
+    bool is_over() const { return is_over_; }
+
+  private:
+    void write() const {
+        const hid_t file = H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+        const hsize_t size = copy_.each() / sizeof(float);
+        const hid_t space = H5Screate_simple(1, &size, nullptr);
+        for (std::size_t i = 0; i < kTensors; ++i) {
+            const hid_t dataset = H5Dcreate2(file, fmt::format("t{:02}", i).c_str(), H5T_NATIVE_FLOAT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+            if (H5Dwrite(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, copy_.tensor(i)) < 0) die("H5Dwrite");
+            H5Dclose(dataset);
+        }
+        H5Sclose(space);
+        H5Fclose(file);
+        const Fd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+        if (::fdatasync(fd.get()) != 0) die("fdatasync");
+    }
+
+    const std::string path_;
+    const State& state_;
+    const State& copy_;
+    std::atomic<bool> is_over_{true};
+    std::thread thread_;
+};
+
+void measure_steps(const std::string& folder, std::size_t bytes, bool in_large_pages, int rounds) {
+    fs::create_directories(folder);
+    const State state(bytes, in_large_pages);
+    const State copy(bytes, true);
+    std::map<std::string, std::shared_ptr<Gang>> gangs;
+    std::vector<Way> ways;
+    const auto add = [&](const std::string& name, const char* copies, SaveMode mode) {
+        gangs[name] = join(folder, name, copies, state);
+        ways.push_back(way_of(name, gangs[name], mode));
+    };
+    add("blocking", "auto", SaveMode::Now);
+    add("lazy", "copy", SaveMode::Fenced);
+    add("zero_copy", "straight", SaveMode::Fenced);
+    add("auto", "auto", SaveMode::Fenced);
+    H5Writer h5(folder + "/plain.h5", state, copy);
+    ways.push_back({"h5_write", [&] { h5.begin(); }, [] {}, [&] { return h5.is_over(); }});
+    Training training;
+    for (const Way& way : ways) {
+        for (int i = 0; i < (way.name == "h5_write" ? 1 : kWarmUps); ++i) (void)save_amid(way, training);
+    }
+    double before = training.steps();
     for (int round = 0; round < rounds; ++round) {
-        for (Mode& mode : modes) {
-            double plain = 0;
-            for (int i = 0; i < kSteps; ++i) plain += training.step();
-            note("step", plain / kSteps);
-            note("copy", copy_all(copy, state, bytes));
-            save_amid(mode, training, plain / kSteps);
+        note("copy", copy_all(copy, state));
+        for (std::size_t i = 0; i < ways.size(); ++i) {
+            const Way& way = ways[(i + static_cast<std::size_t>(round)) % ways.size()];  // each is first in turn
+            const Cost cost = save_amid(way, training);
+            const double behind = training.steps();
+            note("step", behind);
+            note("stall_" + way.name, cost.stall);
+            note("extra_" + way.name, cost.seconds - cost.steps * (before + behind) / 2);
+            before = behind;
         }
     }
-    for (Mode& mode : modes) (void)mode.gang->finish();
-    modes.clear();
+    for (const auto& [name, gang] : gangs) (void)gang->finish();
+    ways.clear();
+    gangs.clear();
+    fs::remove_all(folder);
+}
+
+double kilobytes_of(const std::string& name) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with(name + ":")) return std::strtod(line.c_str() + name.size() + 1, nullptr);
+    }
+    die("no " + name + " in /proc/self/status");
+}
+
+void measure_memory(const std::string& folder, std::size_t bytes, int saves) {
+    fs::create_directories(folder);
+    const State state(bytes, true);
+    const auto gang = join(folder, "memory", "auto", state);
+    std::uint64_t step = 0;
+    const auto save = [&](int times) {
+        for (int i = 0; i < times; ++i) {
+            ++step;
+            const Save one = gang->save(step, step % 2 == 0 ? SaveMode::Fenced : SaveMode::Now);
+            gang->fence();
+            if (const auto saved = one.wait(); !saved) die(saved.error().message);
+        }
+    };
+    std::ofstream("/proc/self/clear_refs") << 5;  // the peak from here on
+    const double before = kilobytes_of("VmRSS");
+    save(50);  // until the allocator has what it wants
+    const double first = kilobytes_of("RssAnon");
+    save(saves);
+    note("growth", (kilobytes_of("RssAnon") - first) * 1024);
+    note("peak", (kilobytes_of("VmHWM") - before) * 1024);
+    note("state", static_cast<double>(bytes));
+    (void)gang->finish();
     fs::remove_all(folder);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 5) {
-        fmt::print(stderr, "training_bench FOLDER MIB small|large ROUNDS\n");
+    const std::string_view what = argc > 1 ? argv[1] : "";
+    if (what == "steps" && argc == 6) {
+        measure_steps(argv[2], std::strtoul(argv[3], nullptr, 10) << 20, std::string_view(argv[4]) == "large", std::atoi(argv[5]));
+    } else if (what == "memory" && argc == 5) {
+        measure_memory(argv[2], std::strtoul(argv[3], nullptr, 10) << 20, std::atoi(argv[4]));
+    } else {
+        fmt::print(stderr, "training_bench steps FOLDER MIB small|large ROUNDS | memory FOLDER MIB SAVES\n");
         return 2;
     }
-    measure(argv[1], std::strtoul(argv[2], nullptr, 10) << 20, std::string_view(argv[3]) == "large", std::atoi(argv[4]));
-    for (const auto& [what, values] : results) fmt::print("{{\"what\": \"{}\", \"values\": [{}]}}\n", what, fmt::join(values, ", "));
+    for (const auto& [name, values] : results) fmt::print("{{\"what\": \"{}\", \"values\": [{}]}}\n", name, fmt::join(values, ", "));
     return 0;
 }
