@@ -12,7 +12,7 @@
 // Fault         rank -> coord.     text to show in `gangline show`; stops nothing
 // StopSoon      shepherd -> rank   u32 milliseconds left
 // Keeper        rank -> shepherd   u8: 1 = start one, 0 = only if it is there; the answer's payload is its socket's name, empty = there is none
-// Snapshot      rank -> shepherd   none: the keeper holds `step` whole
+// Snapshot      rank -> shepherd   none: the keeper holds `step` whole; 0: it holds nothing of this rank any more
 // Replica       rank -> shepherd   none: another node's keeper holds a whole copy of `step`
 // DamagedAtRest rank -> coord.     as Damaged, found by reading what no rank's state comes from; stops nothing
 // Finished      rank -> shepherd   none: the library's clean end; exit code 0 without it is fine too

@@ -200,10 +200,12 @@ void Shepherd::on_worker_frame(std::uint32_t step_id, const WorkerFrame& frame) 
         case WorkerKind::Snapshot:
         case WorkerKind::Replica:
             if (LocalRank* rank = group->find(header.rank); rank != nullptr && header.attempt == id_.attempt()) {
-                if (static_cast<WorkerKind>(header.kind) == WorkerKind::Snapshot) {
-                    rank->report.set_snapshot_step(header.step);
-                } else {
+                if (static_cast<WorkerKind>(header.kind) == WorkerKind::Replica) {
                     rank->report.set_replica_step(header.step);
+                } else if (header.step == 0) {
+                    rank->report.clear_snapshot_step();
+                } else {
+                    rank->report.set_snapshot_step(header.step);
                 }
                 changed_ = true;
             }

@@ -171,6 +171,9 @@ static void test_state_of_every_type_comes_back(void) {
     GOOD(gangline_save_wait(save, 20000));
     GOOD(gangline_save_is_done(save, &is_done));
     GOOD(gangline_save_step(save, &step));
+    int tier = -1;
+    GOOD(gangline_save_tier(save, &tier));
+    EXPECT(tier == GANGLINE_TIER_DISK);
     EXPECT(is_done && step == 10);
     GOOD(gangline_save_release(&save));
     EXPECT(save == NULL);

@@ -269,6 +269,7 @@ Result<void> Gang::finish(std::chrono::milliseconds limit) {
     if (!drained) return drained;
     if (impl_->is_finished) return {};
     impl_->is_finished = true;
+    if (!should_stop()) impl_->saver.give_up_memory();
     impl_->page.set_phase("finished");
     impl_->page.set(&ProgressPage::finished, 1);
     if (!impl_->place.is_alone) (void)impl_->send({WorkerKind::Finished, 0, 0, impl_->place.attempt, {}});

@@ -60,14 +60,19 @@ struct StepReport {
     double loss = 0;
 };
 
-// A checkpoint under way. Copies are handles of the same one.
+// Where a save goes: into the keeper's memory alone, which outlives this process but not its node, or to disk as well.
+enum class SaveTier : std::uint8_t { Memory, Disk };
+
+// A save under way. Copies are handles of the same one.
 class Save {
   public:
     struct State;
     explicit Save(std::shared_ptr<State> state) : state_(std::move(state)) {}
     std::uint64_t step() const;
+    SaveTier tier() const;  // Memory only where should_save() has decided so
     bool is_done() const;
-    // Whether it counts. Errors: why it does not (NoSpace, Refused, Unavailable, ...), or Deadline: not known yet.
+    // On disk: whether the checkpoint counts; in memory: whether this rank's snapshot is whole there.
+    // Errors: why it does not or is not (NoSpace, Refused, Unavailable, ...), or Deadline: not known yet.
     Result<void> wait(std::chrono::milliseconds limit = std::chrono::minutes(10)) const;
 
   private:
@@ -154,7 +159,8 @@ class Gang {
     // The same for one tensor, which is copied ahead of the others (where nothing is copied: as fence()): for an optimizer that changes tensor after tensor. Errors: InvalidArgument (not tracked).
     Result<void> fence(std::string_view tensor);
     // Whether to save at this step: as often as lost work and the saves' own cost are least together (Young), and once more when the runner will
-    // stop this gang. Every rank calls it at every step with the same numbers, and all get the same answer: rank 0 decides some steps ahead.
+    // stop this gang. Every rank calls it at every step with the same numbers, and all get the same answer: rank 0 decides some steps ahead. It
+    // decides the tier, too: most such saves go to memory alone where keepers hold the snapshots (docs/checkpoints.md). save() of any other step goes to disk.
     //   if (gang.should_save(step)) gang.save(step);
     bool should_save(std::uint64_t step);
     std::string save_interval() const;  // how often that is now, and why

@@ -321,6 +321,12 @@ gangline_code gangline_save_step(const gangline_save_handle* save, uint64_t* ste
         return Result<void>();
     });
 }
+gangline_code gangline_save_tier(const gangline_save_handle* save, int* tier) {
+    return guarded(__func__, {{"save", save}, {"tier", tier}}, [&](const char*) {
+        *tier = save->save.tier() == gangline::SaveTier::Memory ? GANGLINE_TIER_MEMORY : GANGLINE_TIER_DISK;
+        return Result<void>();
+    });
+}
 gangline_code gangline_save_release(gangline_save_handle** save) {
     return guarded(__func__, {{"save", save}}, [&](const char*) {
         delete std::exchange(*save, nullptr);

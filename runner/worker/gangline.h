@@ -89,6 +89,11 @@ typedef enum gangline_save_mode {
     GANGLINE_SAVE_FENCED = 1 /* ... when gangline_fence returns; gangline_save returns before the copy */
 } gangline_save_mode;
 
+typedef enum gangline_tier {
+    GANGLINE_TIER_MEMORY = 0, /* in the keeper's memory alone: only where gangline_should_save has decided so */
+    GANGLINE_TIER_DISK = 1
+} gangline_tier;
+
 typedef struct gangline_gang gangline_gang;
 typedef struct gangline_save_handle gangline_save_handle;
 
@@ -152,16 +157,20 @@ gangline_code gangline_track_splittable(gangline_gang* gang, const char* name, i
 gangline_code gangline_save(gangline_gang* gang, uint64_t step, int mode, gangline_save_handle** save);
 /* The same, with how good this state is (a validation loss), for --keep-best: rank 0's counts. One that is not finite is never the best. */
 gangline_code gangline_save_measured(gangline_gang* gang, uint64_t step, int mode, double metric, gangline_save_handle** save);
-/* Until it is known whether the checkpoint counts. Errors: why it does not (NO_SPACE, REFUSED, UNAVAILABLE, ...), or DEADLINE: not known yet. */
+/* Until it is known whether the checkpoint counts; of a save in memory, whether this rank's snapshot is whole there.
+ * Errors: why it does not or is not (NO_SPACE, REFUSED, UNAVAILABLE, ...), or DEADLINE: not known yet. */
 gangline_code gangline_save_wait(const gangline_save_handle* save, uint64_t limit_ms);
 gangline_code gangline_save_is_done(const gangline_save_handle* save, bool* is_done);
 gangline_code gangline_save_step(const gangline_save_handle* save, uint64_t* step);
+/* A gangline_tier. */
+gangline_code gangline_save_tier(const gangline_save_handle* save, int* tier);
 /* The save goes on. Sets *save to null; null already: fine. */
 gangline_code gangline_save_release(gangline_save_handle** save);
 /* Before the state is changed after a fenced save: until it is copied, all of it or this tensor, which is copied ahead of the others. */
 gangline_code gangline_fence(gangline_gang* gang);
 gangline_code gangline_fence_tensor(gangline_gang* gang, const char* name);
-/* Whether to save at this step: as often as lost work and the cost of saves are least together, and before a stop. Every rank calls it at every step. */
+/* Whether to save at this step: as often as lost work and the cost of saves are least together, and before a stop. Every rank calls it at every step. It decides
+ * whether the save goes to disk or to memory alone, too (docs/checkpoints.md); gangline_save of any other step goes to disk. */
 gangline_code gangline_should_save(gangline_gang* gang, uint64_t step, bool* should_save);
 /* Fills the tracked state; *step is that of the checkpoint. Not restored: a fresh start, *step is 0 and nothing was changed.
  * Errors: REFUSED (of other tensors or another number of ranks, in words), DAMAGED. After an error the tracked memory is not to be used. */

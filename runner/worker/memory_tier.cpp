@@ -218,6 +218,10 @@ void MemoryTier::on_disk(std::uint64_t step) {
     send_peer();
 }
 
+void MemoryTier::give_up(std::uint64_t step) {
+    if (has_keeper()) (void)keeper_->durable(step);  // nothing is left to be written
+}
+
 std::optional<Manifest> MemoryTier::part_here(const CheckpointId& id, std::uint32_t rank) {
     if (keeper_ == nullptr) return std::nullopt;
     const auto found = keeper_->find(rank, id.attempt, id.step);

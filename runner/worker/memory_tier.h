@@ -48,6 +48,8 @@ class MemoryTier {
     // The image in the memory that was given last is copied. False: nobody keeps it.
     bool hold(const checkpoint::ShardPlan& plan, const checkpoint::ShardImage& image);
     void on_disk(std::uint64_t step);
+    void give_up(std::uint64_t step);  // nobody will start from it
+    bool has_keeper() const { return keeper_ != nullptr && keeper_->is_open(); }
 
     // The parts of a step that was never committed, from here or, once other nodes' keepers have brought them there, from the folder.
     // Errors: Damaged: a rank's part does not come, or they do not go together.

@@ -144,6 +144,11 @@ Result<Place> read_place(const Getenv& get, const std::string& run_key) {
         variables.refuse(fmt::format("environment variable GANGLINE_CHECKPOINT_COPY='{}' must be auto, copy or straight", copies));
     }
     place.copies = copies == "copy" ? CopyWish::Copy : copies == "straight" ? CopyWish::Straight : CopyWish::Auto;
+    const std::string tiers = variables.text("GANGLINE_CHECKPOINT_TIERS");
+    if (!tiers.empty() && tiers != "auto" && tiers != "disk") {
+        variables.refuse(fmt::format("environment variable GANGLINE_CHECKPOINT_TIERS='{}' must be auto or disk", tiers));
+    }
+    place.saves_in_memory = tiers != "disk";
     place.writes_views = variables.text("GANGLINE_CHECKPOINT_VIEW") != "0";
     place.scrub_mib_s = static_cast<std::uint32_t>(variables.number("GANGLINE_CHECKPOINT_SCRUB", 0, kMostMibS, place.scrub_mib_s, " (MiB a second; 0: no checkpoint is read back)"));
     place.write_mib_s = static_cast<std::uint32_t>(variables.number("GANGLINE_CHECKPOINT_WRITE_MIB_S", 0, kMostMibS, 0, " (0: no limit)"));

@@ -45,6 +45,7 @@ struct Place {
     bool recycles = true;             // deleted checkpoints' files are written over; GANGLINE_CHECKPOINT_RECYCLE=0: never
     std::optional<std::uint64_t> memory_mib;  // of snapshots on this node; 0: none; not set: as many as the node bears. GANGLINE_CHECKPOINT_MEMORY_MIB
     std::set<std::string, std::less<>> reseed;  // GANGLINE_RESEED: tensors of each rank's own that a gang of another size gives up
+    bool saves_in_memory = true;      // should_save() may decide on memory alone: GANGLINE_CHECKPOINT_TIERS=auto; =disk: each save goes to disk
     CopyWish copies = CopyWish::Auto; // fenced saves copy the state, or not: GANGLINE_CHECKPOINT_COPY=auto, copy, straight
     bool writes_views = true;         // view.h5 beside each checkpoint's shards; GANGLINE_CHECKPOINT_VIEW=0: only by `gangline ckpt view`
     std::uint32_t scrub_mib_s = 32;   // checkpoints are read back at this rate; GANGLINE_CHECKPOINT_SCRUB, 0: not at all

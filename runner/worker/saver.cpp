@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/shard.h"
+#include "runner/worker/mail.h"
 #include "runner/worker/priority.h"
 #include "runner/worker/quiet_thread.h"
 
@@ -18,12 +19,8 @@ namespace {
 constexpr seconds kWriterLimit{600};
 constexpr Duration kSayAgain = seconds(1);
 constexpr Duration kAdoptLook = milliseconds(50);
-constexpr double kLetterS = 0.5;  // a letter from rank 0 has reached every rank by then
 constexpr unsigned kMostCopiers = 3;  // beside the caller; more gain nothing on memory's speed
 constexpr std::size_t kMostWaiting = 4 * std::size_t{checkpoint::kMostWorld};
-
-// The letters between the ranks' savers: one byte, then what follows it.
-enum class Mail : char { Durable = 'D', Failed = 'F', Committed = 'C', NotCommitted = 'N', SaveAt = 'S', Here = 'H', WhereKeeper = 'W', KeeperAt = 'P' };
 
 Duration thread_cpu() {
     timespec time{};
@@ -34,6 +31,7 @@ Duration thread_cpu() {
 }  // namespace
 
 std::uint64_t Save::step() const { return state_->step; }
+SaveTier Save::tier() const { return state_->tier; }
 
 bool Save::is_done() const {
     const std::lock_guard lock(state_->mutex);
@@ -43,6 +41,7 @@ bool Save::is_done() const {
 Result<void> Save::wait(std::chrono::milliseconds limit) const {
     std::unique_lock lock(state_->mutex);
     if (!state_->changed.wait_for(lock, limit, [&] { return state_->is_done; })) {
+        if (state_->tier == SaveTier::Memory) return Error{Code::Deadline, fmt::format("the snapshot of step {} is not whole yet", state_->step)};
         return Error{Code::Deadline, fmt::format("whether the checkpoint of step {} counts is not known yet", state_->step)};
     }
     if (state_->error) return *state_->error;
@@ -61,12 +60,13 @@ void Save::State::finish(std::optional<Error> why) {
 
 Saver::Saver(Place place, Send send, std::function<void()> waiting)
     : place_(std::move(place)), send_(std::move(send)), waiting_for_(std::move(waiting)),
-      interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(place_.mean_between_failures_s)), now().steady),
+      interval_(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(place_.mean_between_failures_s)), now().steady,
+                SaveInterval::Tiers{.may_use_memory = may_use_memory(), .has_replicas = false}),
       memory_(place_, [this](bool start) { return send_({WorkerKind::Keeper, 0, 0, place_.attempt, std::string(1, start ? '\1' : '\0')}); },
               [this](std::uint32_t to_rank, bool is_question, const std::string& text) {
                   (void)mail(to_rank, 0, static_cast<char>(is_question ? Mail::WhereKeeper : Mail::KeeperAt) + text);
               },
-              [this](std::uint64_t step) { (void)send_({WorkerKind::Replica, 0, step, place_.attempt, {}}); }) {
+              [this](std::uint64_t step) { replicated(step); }) {
     image_.when_copied([this] { snapshot_copied(); });
     if (place_.write_mib_s != 0) slow_disk_.emplace(std::uint64_t{place_.write_mib_s} << 20);
 }
@@ -109,7 +109,13 @@ Result<void> Saver::open(std::uint64_t step) {
     if (!store) return store.error();
     store_ = std::move(*store);
     if (place_.rank != 0) return {};
-    const auto ask = [this](std::uint64_t asked, const CommitLetter& letter) { return ask_coordinator(asked, letter, place_.attempt); };
+    const auto ask = [this](std::uint64_t asked, const CommitLetter& letter) {
+        {
+            const std::lock_guard lock(mutex_);
+            written_ = asked;
+        }
+        return ask_coordinator(asked, letter, place_.attempt);
+    };
     auto committer = std::make_unique<CommitLoop>(
         place_, *store_,
         CommitLoop::Outlets{ask, [this](const checkpoint::Tell& outcome) { tell_all(outcome); }, [this](const std::string& what) { complain(what); },
@@ -150,11 +156,14 @@ Result<void> Saver::refuse_stale_folder(std::uint64_t step) const {
 }
 
 Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, const SaveOptions& options) {
-    auto state = std::make_shared<Save::State>(step);
+    const SaveTier tier = due_ && due_->step == step ? due_->tier : SaveTier::Disk;
+    auto state = std::make_shared<Save::State>(step, tier);
     if (last_step_ && step <= *last_step_) {
         state->finish(Error{Code::InvalidArgument, fmt::format("save({}) after save({}): steps must rise", step, *last_step_)});
         return Save(state);
     }
+    note_memory_cost();
+    if (tier == SaveTier::Memory) return save_in_memory(state, tracked, options);
     {
         const std::lock_guard lock(mutex_);
         early_.erase(early_.begin(), early_.lower_bound(step));
@@ -165,14 +174,15 @@ Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, const Save
             return Save(state);
         }
         open_[step] = state;
-        begun_[step] = now().steady;
-        stall_ = Duration{0};
+        begun_[step] = {now().steady, Duration{0}};
+        begun_on_disk_ = step;
+        interval_.memory_holds(!not_held_ || *not_held_ < step);  // it may hold again
     }
     auto begun = open(step);
     if (begun) begun = refuse_stale_folder(step);
     last_step_ = step;
     if (begun) {
-        begun = begin_copy(step, tracked, options);
+        begun = begin_copy({step, tier}, tracked, options);
         if (begun) {
             if (options.mode == SaveMode::Now) fence();
             return Save(state);
@@ -182,10 +192,31 @@ Save Saver::save(std::uint64_t step, std::span<const Tensor> tracked, const Save
     return Save(state);
 }
 
+// One that cannot be made at once is left out: the next one on disk serves.
+Save Saver::save_in_memory(const StatePointer& state, std::span<const Tensor> tracked, const SaveOptions& options) {
+    const std::uint64_t step = state->step;
+    last_step_ = step;
+    Result<void> begun;
+    {
+        const std::lock_guard lock(mutex_);
+        open_[step] = state;
+        in_memory_ = InMemory{step, now().steady, Duration{0}, {}};
+        if (job_ && job_->tier == SaveTier::Disk) begun = Error{Code::Unavailable, fmt::format("step {} was to be saved in memory, but the save of step {} is still being written", step, job_->step)};
+    }
+    if (begun) begun = begin_copy({step, SaveTier::Memory}, tracked, options);
+    if (begun) {
+        if (options.mode == SaveMode::Now) fence();
+        return Save(state);
+    }
+    tell_not_held(step);
+    settle(step, begun.error());
+    return Save(state);
+}
+
 checkpoint::ShardPlan Saver::plan(std::uint64_t step) const { return {place_.job, step, place_.attempt, place_.rank, place_.size, mine_, metric_}; }
 
 // Once the writer and the copiers have finished with the save before. The memory is kept from save to save.
-Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> tracked, const SaveOptions& options) {
+Result<void> Saver::begin_copy(const At& at, std::span<const Tensor> tracked, const SaveOptions& options) {
     {
         std::unique_lock lock(mutex_);
         if (!wait_until(lock, now().steady + kWriterLimit, [&] { return !job_ && busy_copiers_ == 0; })) {
@@ -201,10 +232,10 @@ Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> track
         is_laid_out_ = false;
     }
     if (!is_laid_out_) {
-        if (auto prepared = image_.prepare(plan(step)); !prepared) return prepared;
+        if (auto prepared = image_.prepare(plan(at.step)); !prepared) return prepared;
         is_laid_out_ = true;
     }
-    if (auto begun = begin_image(step, options.mode); !begun) return begun;
+    if (auto begun = begin_image(at, options.mode); !begun) return begun;
     if (!writer_.joinable()) {
         writer_ = quiet_thread([this] { run_writer(); });
         const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
@@ -212,16 +243,21 @@ Result<void> Saver::begin_copy(std::uint64_t step, std::span<const Tensor> track
     }
     {
         const std::lock_guard lock(mutex_);
-        job_ = step;
+        job_ = at;
         ++copies_;
     }
     changed_.notify_all();
     return {};
 }
 
-Result<void> Saver::begin_image(std::uint64_t step, SaveMode mode) {
+Result<void> Saver::begin_image(const At& at, SaveMode mode) {
+    const std::uint64_t step = at.step;
     const std::uint64_t part_size = place_.is_alone ? 0 : encoded_size(part_of(plan(step), image_));
     checkpoint::ImageMemory* const memory = memory_.memory_for(image_.size(), part_size);
+    if (memory == nullptr && at.tier == SaveTier::Memory) {
+        return Error{Code::Unavailable, fmt::format("step {} was to be saved in memory, but no keeper of this node gives any now: the next save on disk serves", step)};
+    }
+    if (memory == nullptr) tell_not_held(step);
     CopyMeasurements measured = meter_.ended();
     measured.wish = place_.copies;
     measured.is_fenced = mode == SaveMode::Fenced;
@@ -231,63 +267,11 @@ Result<void> Saver::begin_image(std::uint64_t step, SaveMode mode) {
     const CopyChoice choice = choose_mode(measured);
     auto begun = choice.mode == CopyMode::ZeroCopy ? image_.begin_straight(step, mine_) : image_.begin(step, mine_, memory);
     if (!begun) return begun;
-    copying_ = step;
+    copying_ = at;
+    is_in_keeper_ = memory != nullptr;
     meter_.begun(choice.mode, now().steady);
     if (place_.rank == 0 && choice.is_measured && !std::exchange(has_said_copy_, true)) fmt::print(stderr, "gangline: what is saved is {}\n", choice.reason);
     return {};
-}
-
-// So many steps that a letter reaches every rank before the first of them is over.
-std::uint64_t Saver::steps_ahead(std::uint64_t step, TimePoint at) {
-    if (asked_ && step > asked_->first) {
-        const double one_s = to_seconds(at - asked_->second) / static_cast<double>(step - asked_->first);
-        step_s_ = step_s_ == 0 ? one_s : 0.8 * step_s_ + 0.2 * one_s;
-    }
-    asked_ = {step, at};
-    if (place_.size == 1) return 0;
-    return static_cast<std::uint64_t>(std::clamp(std::ceil(kLetterS / std::max(step_s_, 1e-6)), 2.0, 10'000.0));
-}
-
-bool Saver::is_due(std::uint64_t step, bool is_stopping) {
-    const TimePoint at = now().steady;
-    std::uint64_t announced = 0;
-    std::string why;
-    if (place_.is_alone && place_.rank != 0 && !std::exchange(has_said_here_, true)) {
-        (void)mail(0, step, std::string(1, static_cast<char>(Mail::Here)));  // rank 0 can write to whoever has written to it
-    }
-    {
-        const std::lock_guard lock(mutex_);
-        const std::uint64_t ahead = steps_ahead(step, at);
-        if (announced_ && step >= *announced_) {
-            const bool is_now = step == *announced_;
-            announced_.reset();
-            if (is_now) interval_.begun(at);
-            return is_now;
-        }
-        const bool last = is_stopping && !has_announced_last_;
-        if (place_.rank != 0 || announced_ || !(last || interval_.is_due(at))) return false;
-        has_announced_last_ = has_announced_last_ || last;
-        if (!std::exchange(has_said_why_, true)) why = "a checkpoint " + interval_.reason();
-        if (ahead == 0) {
-            interval_.begun(at);
-        } else {
-            announced_ = announced = step + ahead;
-        }
-    }
-    if (!why.empty()) fmt::print(stderr, "gangline: {}\n", why);
-    if (announced == 0) return true;
-    for (std::uint32_t rank = 1; rank < place_.size; ++rank) (void)mail(rank, announced, std::string(1, static_cast<char>(Mail::SaveAt)));
-    return false;
-}
-
-void Saver::stalled(Duration time) {
-    const std::lock_guard lock(mutex_);
-    stall_ += time;
-}
-
-std::string Saver::interval_reason() {
-    const std::lock_guard lock(mutex_);
-    return interval_.reason();
 }
 
 void Saver::fence() {
@@ -336,10 +320,10 @@ void Saver::run_writer() {
     for (;;) {
         changed_.wait(lock, [&] { return is_stopping_ || job_; });  // until save() or stop()
         if (is_stopping_) return;
-        const std::uint64_t step = *job_;
+        const At at = *job_;
         lock.unlock();
         const Duration cpu = thread_cpu();
-        write(step);
+        if (at.tier == SaveTier::Disk) write(at.step);
         image_.wait_copied();  // also when nothing could be written: a fence waits for it
         image_.let_go();
         meter_.took(thread_cpu() - cpu);
@@ -371,7 +355,23 @@ void Saver::write(std::uint64_t step) {
 // From now on this rank may die without loss.
 void Saver::snapshot_copied() {
     meter_.copied(now().steady);
-    if (memory_.hold(plan(copying_), image_)) (void)send_({WorkerKind::Snapshot, 0, copying_, place_.attempt, {}});
+    const At at = copying_;
+    const bool is_held = memory_.hold(plan(at.step), image_);
+    if (is_held) {
+        (void)send_({WorkerKind::Snapshot, 0, at.step, place_.attempt, {}});
+    } else if (is_in_keeper_) {
+        tell_not_held(at.step);
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        if (is_held) told_before_ = std::exchange(told_, at.step);
+        if (at.tier == SaveTier::Disk) return;
+        if (is_held && in_memory_ && in_memory_->step == at.step) in_memory_->copy = now().steady - in_memory_->begun;
+        if (is_held) kept_[0] = std::exchange(kept_[1], at.step);
+    }
+    std::optional<Error> why;
+    if (!is_held) why = Error{Code::Unavailable, fmt::format("the keeper that was to hold the snapshot of step {} is gone", at.step)};
+    settle(at.step, std::move(why));
 }
 
 // ---- snapshots of an earlier attempt
@@ -467,9 +467,11 @@ void Saver::deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t a
         }
     } else if (kind == Mail::WhereKeeper || kind == Mail::KeeperAt) {
         memory_.receive(from_rank, kind == Mail::WhereKeeper, std::string(payload));
+    } else if (kind == Mail::NotHeld) {
+        hear_not_held(step);
     } else if (from_rank == 0 && kind == Mail::SaveAt) {
         const std::lock_guard lock(mutex_);
-        announced_ = step;
+        announced_ = At{step, payload == "M" ? SaveTier::Memory : SaveTier::Disk};
     } else if (from_rank == 0 && kind == Mail::Committed) {
         conclude(step, std::nullopt);
     } else if (from_rank == 0 && kind == Mail::NotCommitted) {
@@ -482,7 +484,7 @@ void Saver::conclude(std::uint64_t step, std::optional<Error> error) {
     {
         const std::lock_guard lock(mutex_);
         if (const auto begun = begun_.find(step); begun != begun_.end()) {
-            if (!error) interval_.measured(stall_, now().steady - begun->second);
+            if (!error) interval_.measured(begun->second.stall, now().steady - begun->second.begun);
             begun_.erase(begun_.begin(), std::next(begun));
         }
         if (const auto known = open_.find(step); known != open_.end()) {
@@ -491,6 +493,17 @@ void Saver::conclude(std::uint64_t step, std::optional<Error> error) {
         } else if (!is_stopping_ && error) {
             early_[step] = error;
         }
+    }
+    if (state != nullptr) state->finish(std::move(error));
+    changed_.notify_all();
+}
+
+// A save in memory has its outcome; nobody else hears of it.
+void Saver::settle(std::uint64_t step, std::optional<Error> error) {
+    StatePointer state;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto known = open_.find(step); known != open_.end()) state = open_.extract(known).mapped();
     }
     if (state != nullptr) state->finish(std::move(error));
     changed_.notify_all();
@@ -510,7 +523,7 @@ Result<void> Saver::drain(TimePoint limit) {
     {
         std::unique_lock lock(mutex_);
         if (!wait_until(lock, limit, [&] { return open_.empty() && !job_; })) {
-            return Error{Code::Deadline, fmt::format("the checkpoint of step {} has no answer yet", open_.empty() ? *job_ : open_.begin()->first)};
+            return Error{Code::Deadline, fmt::format("the save of step {} has no answer yet", open_.empty() ? job_->step : open_.begin()->first)};
         }
     }
     if (committer_ != nullptr && !committer_->wait_idle(limit)) return Error{Code::Deadline, "the committer has not finished yet"};

@@ -96,6 +96,10 @@ class FakeShepherd {
     std::atomic<bool> accepts{true};  // answers commits by itself
     std::atomic<bool> answers{true};
     std::atomic<std::uint64_t> keep_every{0};
+    void keeper_is(std::string socket) {
+        const std::lock_guard lock(mutex_);
+        keeper_ = std::move(socket);
+    }
 
   private:
     void run() {
@@ -128,7 +132,12 @@ class FakeShepherd {
             frames_.push_back(frame);
         }
         changed_.notify_all();
-        if (frame.kind() == WorkerKind::Keeper) send(frame.header.rank, WorkerKind::Keeper, 0, frame.header.attempt, "");  // there is none
+        if (frame.kind() == WorkerKind::Keeper) {
+            std::unique_lock lock(mutex_);
+            const std::string keeper = keeper_;
+            lock.unlock();
+            send(frame.header.rank, WorkerKind::Keeper, 0, frame.header.attempt, keeper);
+        }
         if (frame.kind() == WorkerKind::Commit && answers) answer(frame, accepts, accepts ? "" : "not now");
     }
 
@@ -138,6 +147,7 @@ class FakeShepherd {
     std::condition_variable changed_;
     std::map<std::uint32_t, int> by_rank_;
     std::vector<Frame> frames_;
+    std::string keeper_;  // empty: there is none
     std::thread thread_;
 };
 

@@ -1,9 +1,9 @@
 // A trainer whose weights are integers, so that runs compare bit by bit whatever the order of a reduction: each step sums a
 // contribution of every rank (MPI_Allreduce; nothing with --no-mpi) and mixes it into the weights.
 //
-//   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi] [--elastic] [--wait-saves]
+//   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi] [--elastic] [--wait-saves] [--due]
 //
-// The metric of a save is its distance from step 40; with --wait-saves each counts before the next step. With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
+// The metric of a save is its distance from step 40; with --wait-saves each counts before the next step; with --due they are made when they are due. With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
 
 #include <mpi.h>
 
@@ -31,6 +31,7 @@ struct Options {
     std::string starts;
     bool use_mpi = true;
     bool wait_saves = false;
+    bool due = false;
     bool elastic = false;  // what is saved fits any number of ranks
 };
 
@@ -44,6 +45,10 @@ Options options_of(int argc, char** argv) {
         }
         if (name == "--wait-saves") {
             options.wait_saves = true;
+            continue;
+        }
+        if (name == "--due") {
+            options.due = true;
             continue;
         }
         if (name == "--elastic") {
@@ -184,7 +189,8 @@ int main(int argc, char** argv) {
         model.all_samples += size;
         ++model.samples;
         gang.progress(++step, {.samples = 1, .flops = 1e6, .loss = 1.0 / static_cast<double>(step)});
-        if (options.every == 0 || step % options.every != 0) continue;
+        const bool is_due = options.due ? gang.should_save(step) : options.every != 0 && step % options.every == 0;
+        if (!is_due) continue;
         const gangline::Save save = gang.save(step, {.metric = static_cast<double>(step < 40 ? 40 - step : step - 40)});
         if (options.wait_saves) insist(save.wait());
     }
