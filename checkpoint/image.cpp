@@ -78,9 +78,14 @@ ShardImage::~ShardImage() {
 
 bool ShardImage::is_laid_out_for(const ShardPlan& plan) const {
     if (size_ == 0 || plan.job != job_ || plan.attempt != attempt_ || plan.rank != rank_ || plan.world != world_) return false;
+    constexpr std::size_t kAhead = 8;  // of many small tensors each shape is a wait for memory
     std::string_view rest = shapes_;
-    for (const Tensor& tensor : plan.tensors) {
-        if (!each_word_of(tensor, [&](const void* data, std::size_t size) {
+    for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
+        if (i + kAhead < plan.tensors.size()) {
+            const Tensor& later = plan.tensors[i + kAhead];
+            for (const Shape* shape : {&later.global_shape, &later.offset, &later.extent}) __builtin_prefetch(shape->data());
+        }
+        if (!each_word_of(plan.tensors[i], [&](const void* data, std::size_t size) {
                 if (rest.size() < size || std::memcmp(rest.data(), data, size) != 0) return false;
                 rest.remove_prefix(size);
                 return true;
