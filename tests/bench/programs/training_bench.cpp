@@ -4,9 +4,12 @@
 //
 //   stall   save() and fence() together
 //   extra   the steps from save() until the checkpoint counts, less as many without a save: the mean of those before and behind
+//   cpu     processor time of the whole process in those steps, less that of as many without: other work on the machine hardly changes it
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <hdf5.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,10 +37,10 @@ namespace {
 using namespace gangline;
 namespace fs = std::filesystem;
 
-constexpr std::size_t kTensors = 64;
-constexpr int kSteps = 3;      // at least, and as many without a save
+constexpr std::size_t kTensors = 16;
+constexpr int kSteps = 2;      // at least, and as many without a save
 constexpr int kMostSteps = 60;
-constexpr double kStepSeconds = 0.6;
+constexpr double kStepSeconds = 1.0;
 constexpr int kWarmUps = 4;    // layout, memory, retired files, and what the chooser wants to know
 
 std::map<std::string, std::vector<double>> results;
@@ -48,14 +51,25 @@ void note(const std::string& what, double value) { results[what].push_back(value
     std::_Exit(1);  // threads that train are left behind
 }
 
+double cpu_now_s() {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Forward and backward: every core computes on numbers that stay in its cache.
+// Forward and backward: every core has a thread of its own, which computes; the caller's only waits. Each operation needs the one before, so that a
+// step is as long whatever shares the physical core with it, and longer by what is taken of its processor's time: that is what is measured here.
 class Training {
   public:
     Training() {
-        for (unsigned i = 1; i < cores_; ++i) {
-            threads_.emplace_back([this] {
+        for (unsigned i = 0; i < cores_; ++i) {
+            threads_.emplace_back([this, i] {
+                cpu_set_t core;
+                CPU_ZERO(&core);
+                CPU_SET(i, &core);
+                (void)::pthread_setaffinity_np(::pthread_self(), sizeof core, &core);  // refused: wherever it is put
                 for (;;) {
                     begins_.arrive_and_wait();
                     if (is_over_) return;
@@ -65,7 +79,7 @@ class Training {
             });
         }
         // The shortest of some: other work on the machine makes a step longer, never shorter.
-        constexpr std::uint64_t kSome = 200'000;
+        constexpr std::uint64_t kSome = 20'000'000;
         loops_ = kSome;
         double least = step();
         for (int i = 0; i < 7; ++i) least = std::min(least, step());
@@ -79,30 +93,33 @@ class Training {
     double step() {
         const double begun = now_s();
         begins_.arrive_and_wait();
-        compute(loops_);
         ends_.arrive_and_wait();
         return now_s() - begun;
     }
-    // Seconds a step.
-    double steps() {
-        double all = 0;
-        for (int i = 0; i < kSteps; ++i) all += step();
-        return all / kSteps;
+    struct Plain {  // a step
+        double seconds = 0;
+        double cpu_s = 0;
+    };
+    Plain steps() {
+        const double begun = now_s();
+        const double cpu = cpu_now_s();
+        for (int i = 0; i < kSteps; ++i) (void)step();
+        return {(now_s() - begun) / kSteps, (cpu_now_s() - cpu) / kSteps};
     }
 
   private:
     static void compute(std::uint64_t loops) {
-        std::vector<float> a(1024, 1.0f);
-        for (std::uint64_t loop = 0; loop < loops; ++loop) {
-            for (float& value : a) value = value * 0.999f + 0.001f;
-            asm volatile("" ::"r"(a.data()) : "memory");
+        std::uint64_t value = loops;
+        for (std::uint64_t i = 0; i < loops; ++i) {
+            value = value * 6364136223846793005u + 1442695040888963407u;
+            asm volatile("" : "+r"(value));
         }
     }
     const unsigned cores_ = std::max(1u, std::thread::hardware_concurrency());
     std::uint64_t loops_ = 0;  // changed between steps alone
     std::atomic<bool> is_over_{false};
-    std::barrier<> begins_{static_cast<std::ptrdiff_t>(cores_)};
-    std::barrier<> ends_{static_cast<std::ptrdiff_t>(cores_)};
+    std::barrier<> begins_{static_cast<std::ptrdiff_t>(cores_) + 1};
+    std::barrier<> ends_{static_cast<std::ptrdiff_t>(cores_) + 1};
     std::vector<std::thread> threads_;
 };
 
@@ -148,11 +165,13 @@ struct Way {
 struct Cost {
     double stall = 0;
     double seconds = 0;
+    double cpu_s = 0;
     int steps = 0;
 };
 
 Cost save_amid(const Way& way, Training& training) {
     Cost cost;
+    const double cpu = cpu_now_s();
     double begun = now_s();
     way.begin();
     cost.stall = cost.seconds = now_s() - begun;
@@ -165,6 +184,7 @@ Cost save_amid(const Way& way, Training& training) {
         cost.stall += now_s() - begun;
         cost.seconds += now_s() - begun;
     }
+    cost.cpu_s = cpu_now_s() - cpu;
     return cost;
 }
 
@@ -259,16 +279,17 @@ void measure_steps(const std::string& folder, std::size_t bytes, bool in_large_p
     for (const Way& way : ways) {
         for (int i = 0; i < (way.name == "h5_write" ? 1 : kWarmUps); ++i) (void)save_amid(way, training);
     }
-    double before = training.steps();
+    Training::Plain before = training.steps();
     for (int round = 0; round < rounds; ++round) {
         note("copy", copy_all(copy, state));
         for (std::size_t i = 0; i < ways.size(); ++i) {
             const Way& way = ways[(i + static_cast<std::size_t>(round)) % ways.size()];  // each is first in turn
             const Cost cost = save_amid(way, training);
-            const double behind = training.steps();
-            note("step", behind);
+            const Training::Plain behind = training.steps();
+            note("step", behind.seconds);
             note("stall_" + way.name, cost.stall);
-            note("extra_" + way.name, cost.seconds - cost.steps * (before + behind) / 2);
+            note("extra_" + way.name, cost.seconds - cost.steps * (before.seconds + behind.seconds) / 2);
+            note("cpu_" + way.name, cost.cpu_s - cost.steps * (before.cpu_s + behind.cpu_s) / 2);
             before = behind;
         }
     }
