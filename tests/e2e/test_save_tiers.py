@@ -9,6 +9,7 @@ from trainer import starts, steady, undisturbed_weights, weights
 SLOW_DISK = ("--export", "ALL,GANGLINE_CHECKPOINT_WRITE_MIB_S=2")
 PAYLOAD = ("--payload-mib", 8)
 STEPS = 900
+LONG = 1800
 
 
 def due(*words):
@@ -54,7 +55,8 @@ def test_a_gang_goes_on_from_a_step_that_was_saved_in_memory_alone_and_that_beco
 
 
 def test_a_keeper_that_dies_between_two_saves_in_memory_is_replaced_and_the_gang_trains_on(cluster):
-    job = cluster.submit("-n", 2, *SLOW_DISK, *due("--steps", STEPS))
+    """Until the next save on disk, some ten seconds later, there are none in memory."""
+    job = cluster.submit("-n", 2, *SLOW_DISK, *due("--steps", LONG))
     step = in_memory_alone(cluster, job, 1)
     [keeper] = until("a keeper", lambda: cluster.keepers(job), 5)
     Process(keeper).send(signal.SIGKILL)
@@ -64,7 +66,7 @@ def test_a_keeper_that_dies_between_two_saves_in_memory_is_replaced_and_the_gang
     view = cluster.wait_step(job, step + 1, attempt=2, deadline=30)
     assert view["attempts"][1]["restored"]["step"] >= step
     cluster.wait_completed(job, 90)
-    assert weights(cluster, job) == undisturbed_weights(cluster, 2, STEPS, *PAYLOAD)
+    assert weights(cluster, job) == undisturbed_weights(cluster, 2, LONG, *PAYLOAD)
 
 
 def test_where_all_saves_go_to_disk_a_rank_that_is_killed_goes_on_from_there(cluster):
