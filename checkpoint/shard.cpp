@@ -110,9 +110,11 @@ Result<void> fill(Disk& disk, int folder, const std::string& name, ShardImage& i
     return {};
 }
 
-// Under its own name when it is whole and durable; no file is left otherwise.
-Result<void> write_named(Disk& disk, int folder, const std::string& name, ShardImage& image, const Recycle& recycle) {
-    const std::string temporary = "." + name + ".part";
+// Under its own name when it is whole and durable; no file is left otherwise. Its rank and a keeper on another node may write the same shard at the same time
+// (a node that only seemed to be lost): each has a temporary file of its own, and they put the same bytes under the name.
+enum class Writer { Rank, Keeper };
+Result<void> write_named(Disk& disk, int folder, const std::string& name, ShardImage& image, const Recycle& recycle, Writer writer) {
+    const std::string temporary = "." + name + (writer == Writer::Rank ? ".part" : ".kept");
     if (!image.give_again()) return Error{Code::Internal, name + " cannot be written again: there is no copy, and the tensors may have changed"};
     disk.unlink_at(folder, temporary.c_str(), 0);
     auto filled = fill(disk, folder, temporary, image, recycle);
@@ -121,7 +123,7 @@ Result<void> write_named(Disk& disk, int folder, const std::string& name, ShardI
     if (filled && disk.sync(folder) != 0) filled = errno_error("cannot fsync the folder of " + name);
     if (!filled) {
         disk.unlink_at(folder, temporary.c_str(), 0);
-        disk.unlink_at(folder, name.c_str(), 0);
+        if (writer == Writer::Rank) disk.unlink_at(folder, name.c_str(), 0);
     }
     return filled;
 }
@@ -141,13 +143,13 @@ Part part_of(const ShardPlan& plan, const ShardImage& image) {
 }
 
 Result<Part> write_image(Disk& disk, int folder, ShardImage& image, const ShardPlan& plan, const Recycle& recycle) {
-    auto written = write_named(disk, folder, shard_name(plan.rank, plan.world), image, recycle);
+    auto written = write_named(disk, folder, shard_name(plan.rank, plan.world), image, recycle, Writer::Rank);
     if (!written) return written.error();
     return part_of(plan, image);
 }
 
 Result<void> write_adopted(Disk& disk, int folder, ShardImage& image, const Manifest& part) {
-    return write_named(disk, folder, part.shards.at(0).name, image, {});
+    return write_named(disk, folder, part.shards.at(0).name, image, {}, Writer::Keeper);
 }
 
 Result<Part> write_shard(int folder, const ShardPlan& plan, Disk& disk) {

@@ -90,6 +90,7 @@ def test_a_link_goes_down_and_the_job_recovers_on_the_other_hosts(spread, hosts)
     expected = undisturbed_weights(spread, 4, 200)
     job = spread.submit("-n", 4, *steady("--steps", 200, "--every", 10))
     spread.wait_step(job, 30)
+    spread.wait(job, "copies of its snapshots on other hosts", lambda view: view["rank_views"] and all(int(rank.get("replica_step") or 0) >= 10 for rank in view["rank_views"]), 10)
     gang = [place["node"] for place in spread.show(job)["gang"]]
     cut = gang[-1]
     old = [pid for pid in spread.marked(cut)]
