@@ -7,11 +7,13 @@
 
 #include "base/result.h"
 #include "checkpoint/tool/place.h"
+#include "checkpoint/tool/verb.h"
 
 namespace gangline::checkpoint::tool {
 
 struct Request {
-    std::vector<std::string> words;  // places; jobs' numbers are folders by now
+    std::vector<std::string> words;   // places; jobs' numbers are folders by now
+    std::vector<InMemory> in_memory;  // of the job that was named first
     std::string output;
     std::string format = "safetensors";
     std::string rank;

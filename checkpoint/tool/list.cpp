@@ -37,6 +37,12 @@ Json json_of(const Place& place, const Entry& entry, const std::string& needed, 
             {"verified_unix_s", entry.marks.verified_unix_s ? Json(*entry.marks.verified_unix_s) : Json()}};
 }
 
+const char* name_of(const InMemory& one) { return one.is_replicated ? "replicated" : "snapshotted"; }
+
+Json json_of(const InMemory& one) {
+    return {{"path", Json()}, {"step", one.step}, {"attempt", one.attempt}, {"job", one.job}, {"state", name_of(one)}, {"why", ""}, {"shards", one.ranks}};
+}
+
 std::size_t shards_with(const TensorRecord& tensor) {
     std::set<std::uint32_t> ranks;
     for (const Box& box : tensor.boxes) ranks.insert(box.shard_rank);
@@ -85,10 +91,11 @@ Result<int> run_list(const Request& request) {
     if (request.json) {
         Json all = Json::array();
         for (std::size_t i = 0; i < entries->size(); ++i) all.push_back(json_of(*place, (*entries)[i], needed[i], now_s));
+        for (const InMemory& one : request.in_memory) all.push_back(json_of(one));
         fmt::print("{}", document("checkpoints", std::move(all)));
         return 0;
     }
-    if (entries->empty()) {
+    if (entries->empty() && request.in_memory.empty()) {
         fmt::print("no checkpoints in {}{}\n", plain(place->root), plain(job_folders_hint(*place)));
         return 0;
     }
@@ -100,6 +107,10 @@ Result<int> run_list(const Request& request) {
                         is_known ? std::to_string(entry.shards) : "-", is_known ? std::to_string(entry.tensors) : "-", size_text(entry.bytes),
                         human_duration(static_cast<double>(now_s - moment_of(entry))), entry.metric ? fmt::format("{:.6g}", *entry.metric) : "-",
                         needed[i].empty() ? "-" : needed[i], state_text(entry, now_s)});
+    }
+    for (const InMemory& one : request.in_memory) {
+        rows.push_back({std::to_string(one.job), std::to_string(one.step), std::to_string(one.attempt), std::to_string(one.ranks), "-", "-", "-", "-", "-",
+                        fmt::format("{}: in memory{}, not on disk", name_of(one), one.is_replicated ? ", and on other nodes" : " of its nodes alone")});
     }
     fmt::print("{}", columns(rows, "rrrrrrrrll"));
     return 0;

@@ -131,15 +131,16 @@ bool is_job(const std::string& word) {
 }
 
 // Jobs become their folders. Behind a folder a number is a step; of two words of diff both are places.
-Result<void> find_jobs(const Command& command, Request& request, const FindJobFolder& find) {
+Result<void> find_jobs(const Command& command, Request& request, const FindJob& find) {
     for (std::size_t i = 0; i < request.words.size(); ++i) {
         const bool is_place = i == 0 || (command.most_words == 4 && (request.words.size() == 2 || (request.words.size() == 4 && i == 2)));
         std::string& word = request.words[i];
         if (!is_place || !is_job(word)) continue;
         if (!find) return Error{Code::InvalidArgument, fmt::format("'{}': jobs cannot be named here, give a folder (./{} if that is one)", word, word)};
-        auto folder = find(word);
-        if (!folder) return Error{folder.error().code, fmt::format("job {}: {} (a folder of that name is written ./{})", word, folder.error().message, word)};
-        word = std::move(*folder);
+        auto found = find(word);
+        if (!found) return Error{found.error().code, fmt::format("job {}: {} (a folder of that name is written ./{})", word, found.error().message, word)};
+        word = std::move(found->folder);
+        if (i == 0) request.in_memory = std::move(found->in_memory);
     }
     return {};
 }
@@ -159,7 +160,7 @@ int exit_code_of(const Command& command, const Error& error) {
     return 1;
 }
 
-int run(const Command& command, const std::vector<std::string>& words, const FindJobFolder& find) {
+int run(const Command& command, const std::vector<std::string>& words, const FindJob& find) {
     auto request = parse(command, words);
     if (request && request->help) {
         fmt::print("{}", help_of(command));
@@ -177,7 +178,7 @@ int run(const Command& command, const std::vector<std::string>& words, const Fin
 
 }  // namespace
 
-int ckpt_main(int argc, char** argv, const FindJobFolder& find) {
+int ckpt_main(int argc, char** argv, const FindJob& find) {
     std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error with words
     const std::string name = argc > 1 ? argv[1] : "";
     if (name.empty() || name == "--help" || name == "-h" || name == "help") {

@@ -17,6 +17,7 @@ using ::testing::HasSubstr;
 
 class TheVerb : public Folder {
   protected:
+    std::vector<InMemory> in_memory_;  // of job 7
     struct Said {
         int code = 0;
         std::string out;
@@ -30,8 +31,8 @@ class TheVerb : public Folder {
         testing::internal::CaptureStdout();
         testing::internal::CaptureStderr();
         Said said;
-        said.code = ckpt_main(static_cast<int>(argv.size()), argv.data(), [this](const std::string& job) -> Result<std::string> {
-            if (job == "7") return root_;
+        said.code = ckpt_main(static_cast<int>(argv.size()), argv.data(), [this](const std::string& job) -> Result<FoundJob> {
+            if (job == "7") return FoundJob{root_, in_memory_};
             return Error{Code::NotFound, "the coordinator knows no such job"};
         });
         std::fflush(stdout);
@@ -50,6 +51,21 @@ TEST_F(TheVerb, ExplainsItselfAndEachCommand) {
         EXPECT_THAT(help.out, HasSubstr("Examples:"));
         EXPECT_THAT(help.out, HasSubstr("--json"));
     }
+}
+
+TEST_F(TheVerb, ShowsWhatAJobHasInMemoryAlone) {
+    in_memory_ = {{7, 40, 2, 4, true}, {7, 60, 2, 4, false}};
+    std::filesystem::create_directories(root_);
+    EXPECT_THAT(run({"ls", "7"}).out, testing::AllOf(HasSubstr("replicated: in memory, and on other nodes"), HasSubstr("snapshotted: in memory of its nodes alone")));
+    write(kFirst);
+    const auto list = run({"ls", "7", "--json"}).json()["checkpoints"];
+    ASSERT_EQ(list.size(), 3u);
+    EXPECT_EQ(list[0]["state"], "durable");
+    EXPECT_EQ(list[1]["state"], "replicated");
+    EXPECT_EQ(list[2]["state"], "snapshotted");
+    EXPECT_EQ(list[2]["step"], 60);
+    EXPECT_TRUE(list[2]["path"].is_null());
+    EXPECT_THAT(run({"ls", root_}).out, testing::Not(HasSubstr("snapshotted"))) << "a folder knows of none";
 }
 
 TEST_F(TheVerb, AnswersInTextAndInJson) {

@@ -14,7 +14,16 @@ constexpr std::size_t kValues = 200'000;  // two runs
 
 class AGangWithAKeeper : public AGang {
   protected:
-    AGangWithAKeeper() : keeper_socket_("gangline-test-keeper-" + random_hex(8)) {
+    AGangWithAKeeper() {
+        start_keeper(Duration{0});
+        const TimePoint until = now().steady + kLimit;
+        while (!checkpoint::KeeperClient::connect(keeper_socket_, {7, 1, 9, 0, folder_}) && now().steady < until) ::usleep(2000);
+        shepherd_ = std::make_unique<FakeShepherd>(socket_);
+        shepherd_->keeper_is(keeper_socket_);
+    }
+    // It hears ranks after `pause`.
+    void start_keeper(Duration pause) {
+        keeper_socket_ = "gangline-test-keeper-" + random_hex(8);
         auto listener = listen_abstract(keeper_socket_, SOCK_STREAM).value();
         keeper_ = ::fork();
         if (keeper_ == 0) {
@@ -22,14 +31,10 @@ class AGangWithAKeeper : public AGang {
             options.agents = std::move(listener);
             options.name = keeper_socket_;
             options.agent_uid = ::getuid();
+            std::this_thread::sleep_for(pause);
             auto keeper = checkpoint::Keeper::make(std::move(options));
             ::_exit(keeper ? (*keeper)->run() : 99);
         }
-        listener.reset();
-        const TimePoint until = now().steady + kLimit;
-        while (!checkpoint::KeeperClient::connect(keeper_socket_, {7, 1, 9, 0, folder_}) && now().steady < until) ::usleep(2000);
-        shepherd_ = std::make_unique<FakeShepherd>(socket_);
-        shepherd_->keeper_is(keeper_socket_);
     }
     ~AGangWithAKeeper() override { kill_keeper(); }
     void kill_keeper() {
@@ -131,6 +136,20 @@ TEST_F(AGangWithAKeeper, WithoutItsKeeperASaveInMemoryIsLeftOutAndTheNextOnDiskI
     EXPECT_EQ(shepherd_->wait_for(WorkerKind::Relay).payload[0], 'D');
     shepherd_->send(1, WorkerKind::Relay, 30, 3, "C");
     EXPECT_TRUE(save.wait(kLimit).ok());
+}
+
+TEST_F(AGangWithAKeeper, AKeeperInADeadOnesPlaceIsWaitedForThatHasOnlyJustBeenStarted) {
+    in_gangline(1, 2);
+    auto gang = Gang::join().value();
+    ASSERT_TRUE(gang.track_slice("state", state_.data(), {2 * kValues}, {kValues}, {kValues}).ok());
+    ASSERT_TRUE(is_due(gang, 10, "SM"));
+    ASSERT_TRUE(gang.save(10).wait(kLimit).ok());
+    kill_keeper();
+    start_keeper(milliseconds(100));
+    shepherd_->keeper_is(keeper_socket_);
+    ASSERT_TRUE(is_due(gang, 20, "SM"));
+    const auto saved = gang.save(20).wait(kLimit);
+    EXPECT_TRUE(saved) << saved.error().message;
 }
 
 TEST_F(AGangWithAKeeper, WhatNobodyHasAnnouncedGoesToDiskAndStepsRiseOverBothTiers) {

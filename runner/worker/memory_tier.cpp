@@ -21,6 +21,7 @@ using checkpoint::CheckpointId;
 using checkpoint::Manifest;
 
 constexpr Duration kAnswerLimit = seconds(1);   // a keeper starts in some milliseconds
+constexpr Duration kConnectAgain = milliseconds(2);
 constexpr Duration kFirstPause = seconds(10);
 constexpr Duration kLongestPause = seconds(600);
 constexpr Duration kGatherLimit = seconds(120);
@@ -175,6 +176,10 @@ bool MemoryTier::find_keeper(bool start) {
     lock.unlock();
     if (!name.empty()) {
         auto keeper = checkpoint::KeeperClient::connect(name, who(), held_);
+        while (!keeper && now().steady - at < kAnswerLimit) {  // it has only been started: it hears its agent before it hears ranks
+            std::this_thread::sleep_for(kConnectAgain);
+            keeper = checkpoint::KeeperClient::connect(name, who(), held_);
+        }
         if (keeper) {
             lock.lock();
             keeper_ = std::move(*keeper);

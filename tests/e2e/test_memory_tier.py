@@ -45,7 +45,7 @@ def test_the_snapshots_of_a_lost_node_come_from_another_node(make_cluster):
     log = cluster.work / "starts"
     job = cluster.submit("-n", 4, "-N", 2, *SLOW_DISK, *steady("--steps", 60, "--every", 20, "--starts", log, *words))
     replicas_of_all(cluster, job, 20)
-    assert cluster.show(job)["checkpoints"] == []
+    assert cluster.show(job)["checkpoints"] == [] and "replicated: in memory, and on other nodes" in cluster.cli("ckpt", "ls", job).stdout
     cluster.kill_node(cluster.show(job)["attempts"][0]["gang"][1]["node"])
     view = cluster.wait_step(job, 21, attempt=2, deadline=60)
     assert restored(view)["in_memory"] and restored(view)["step"] == 20, restored(view)

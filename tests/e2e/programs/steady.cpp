@@ -3,7 +3,7 @@
 //
 //   steady --steps N [--step-ms M] [--every K] [--starts FILE] [--payload-mib B] [--no-mpi] [--elastic] [--wait-saves] [--due]
 //
-// The metric of a save is its distance from step 40; with --wait-saves each counts before the next step; with --due they are made when they are due. With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
+// The metric of a save is its distance from step 40; with --wait-saves each counts before the next step; with --due they are made when they are due, beside the next step's sleep. With --starts each start appends "attempt rank pid first-step" to FILE. At the end each rank prints "weights RANK DIGEST".
 
 #include <mpi.h>
 
@@ -185,13 +185,14 @@ int main(int argc, char** argv) {
     for (std::uint64_t step = first; step < options.steps;) {
         if (all_stop(gang.should_stop(), options.use_mpi)) break;
         std::this_thread::sleep_for(std::chrono::milliseconds(options.step_ms));
+        gang.fence();
         model.step(step, gang.rank(), options.use_mpi);
         model.all_samples += size;
         ++model.samples;
         gang.progress(++step, {.samples = 1, .flops = 1e6, .loss = 1.0 / static_cast<double>(step)});
         const bool is_due = options.due ? gang.should_save(step) : options.every != 0 && step % options.every == 0;
         if (!is_due) continue;
-        const gangline::Save save = gang.save(step, {.metric = static_cast<double>(step < 40 ? 40 - step : step - 40)});
+        const gangline::Save save = gang.save(step, {.mode = options.due ? gangline::SaveMode::Fenced : gangline::SaveMode::Now, .metric = static_cast<double>(step < 40 ? 40 - step : step - 40)});
         if (options.wait_saves) insist(save.wait());
     }
     insist(gang.finish());
