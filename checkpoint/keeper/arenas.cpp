@@ -123,7 +123,7 @@ std::vector<SlotNumber> Arenas::closed(LineNumber line) {
         slot.is_persisting = true;
         left.push_back(number);
     }
-    std::sort(left.begin(), left.end(), [&](SlotNumber a, SlotNumber b) { return is_newer(slots_.at(b).holds, slots_.at(a).holds); });
+    std::sort(left.begin(), left.end(), [&](SlotNumber a, SlotNumber b) { return is_newer(slots_.at(a).holds, slots_.at(b).holds); });
     return left;
 }
 

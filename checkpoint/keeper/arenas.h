@@ -61,7 +61,7 @@ class Arenas {
     std::vector<SlotNumber> durable(LineNumber line, const SnapshotId& id);
     std::optional<SlotNumber> find(LineNumber line, const SnapshotId& id);  // and pins it
     void done(LineNumber line);
-    // The rank is gone: what it had whole, but not on disk, oldest first; each is persisting until persisted() is called.
+    // The rank is gone: what it had whole, but not on disk, newest first (the next gang most likely starts from that); each is persisting until persisted() is called.
     std::vector<SlotNumber> closed(LineNumber line);
     // A replica's line is over. `is_lost`: its node may be, and what is not on disk may have to be brought there from here; else that is not ours.
     void replicas_closed(LineNumber line, bool is_lost);

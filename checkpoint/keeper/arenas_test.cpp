@@ -29,11 +29,11 @@ TEST(TheArenas, TakeTurnsAndTheNewestIsNeverGivenAway) {
     EXPECT_EQ(arenas.find(2, {0, 1, 30}), first);
 }
 
-TEST(TheArenas, WhatADeadRankHadWholeButNotOnDiskIsPersistedOldestFirst) {
+TEST(TheArenas, WhatADeadRankHadWholeButNotOnDiskIsPersistedNewestFirst) {
     Arenas arenas;
     const SlotNumber first = save(arenas, 1, 0, 1, 10);
     const SlotNumber second = save(arenas, 1, 0, 1, 20);
-    EXPECT_EQ(arenas.closed(1), (std::vector<SlotNumber>{first, second}));
+    EXPECT_EQ(arenas.closed(1), (std::vector<SlotNumber>{second, first}));
     EXPECT_TRUE(arenas.is_persisting());
     arenas.persisted(first, true);
     arenas.persisted(second, false);

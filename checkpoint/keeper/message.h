@@ -6,7 +6,7 @@
 // Join      rank -> keeper   who is here: rank, attempt, job; `size`: bytes that snapshots may take here, 0 = as many as the node bears; text: checkpoint folder
 // Want      rank -> keeper   memory of `size` bytes for the next snapshot           answer: Slot (its fd) or Refused
 // Whole     rank -> keeper   slot `slot` holds `step`: `size` bytes of the shard's file, then `part_size` bytes of its part of the manifest
-// Durable   rank -> keeper   shard and part of `step` are on disk
+// Durable   rank -> keeper   shard and part of `step` are on disk, or nobody will want them there
 // Find      rank -> keeper   rank `rank`'s snapshot of `step`, `attempt`            answer: Found (its fd, sizes) or Refused; it stays until Done
 // Done      rank -> keeper   what was found is not needed any more
 // Where     rank -> keeper   where other nodes reach this keeper               answer: Here (text: keeper/peer.h) or Refused
