@@ -318,17 +318,24 @@ void Saver::run_writer() {
     behind_others_on_disk();
     std::unique_lock lock(mutex_);
     for (;;) {
-        changed_.wait(lock, [&] { return is_stopping_ || job_; });  // until save() or stop()
-        if (is_stopping_) return;
-        const At at = *job_;
+        changed_.wait(lock, [&] { return is_stopping_ || job_ || !failed_.empty(); });  // until save(), a failure or stop()
+        const std::set<std::uint64_t> failed = failed_;
+        const bool has_job = job_ && !is_stopping_;
+        const At at = job_.value_or(At{});
+        const bool is_wanted = at.tier == SaveTier::Disk && open_.contains(at.step);  // it has not failed on another rank yet
+        if (failed.empty() && !has_job) return;
         lock.unlock();
-        const Duration cpu = thread_cpu();
-        if (at.tier == SaveTier::Disk) write(at.step);
-        image_.wait_copied();  // also when nothing could be written: a fence waits for it
-        image_.let_go();
-        meter_.took(thread_cpu() - cpu);
+        for (const std::uint64_t step : failed) (void)store_->drop_temporary({step, place_.attempt});  // before the next one needs the room
+        if (has_job) {
+            const Duration cpu = thread_cpu();
+            if (is_wanted) write(at.step);
+            image_.wait_copied();  // also when nothing could be written: a fence waits for it
+            image_.let_go();
+            meter_.took(thread_cpu() - cpu);
+        }
         lock.lock();
-        job_.reset();
+        if (has_job) job_.reset();
+        for (const std::uint64_t step : failed) failed_.erase(step);
         changed_.notify_all();
     }
 }
@@ -483,6 +490,8 @@ void Saver::conclude(std::uint64_t step, std::optional<Error> error) {
     StatePointer state;
     {
         const std::lock_guard lock(mutex_);
+        // The committer's word: it will never count. It has deleted what was there then; a rank that still writes deletes its own.
+        if (error && error->code == Code::Refused) failed_.insert(step);
         if (const auto begun = begun_.find(step); begun != begun_.end()) {
             if (!error) interval_.measured(begun->second.stall, now().steady - begun->second.begun);
             begun_.erase(begun_.begin(), std::next(begun));
@@ -522,8 +531,8 @@ Result<void> Saver::drain(TimePoint limit) {
     hurry();
     {
         std::unique_lock lock(mutex_);
-        if (!wait_until(lock, limit, [&] { return open_.empty() && !job_; })) {
-            return Error{Code::Deadline, fmt::format("the save of step {} has no answer yet", open_.empty() ? job_->step : open_.begin()->first)};
+        if (!wait_until(lock, limit, [&] { return open_.empty() && !job_ && (failed_.empty() || copies_ == 0); })) {  // no copy: nothing was ever written
+            return Error{Code::Deadline, fmt::format("the save of step {} has no answer yet", !open_.empty() ? open_.begin()->first : job_ ? job_->step : *failed_.begin())};
         }
     }
     if (committer_ != nullptr && !committer_->wait_idle(limit)) return Error{Code::Deadline, "the committer has not finished yet"};

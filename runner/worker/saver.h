@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <thread>
 #include <vector>
@@ -153,6 +154,7 @@ class Saver {
     std::optional<std::pair<std::uint64_t, TimePoint>> asked_;  // the last is_due
     double step_s_ = 0;                                    // a step's time, as is_due sees it
     std::optional<At> job_;             // what the writer works on
+    std::set<std::uint64_t> failed_;    // saves of which nothing may stay on disk
     std::optional<double> metric_;      // of the newest step whose copy has begun; rank 0's
     std::uint64_t copies_ = 0;          // saves whose copy has begun
     At copying_;                        // the newest of them

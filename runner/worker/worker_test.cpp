@@ -164,6 +164,29 @@ TEST_F(AGang, TellsEveryRankTheOutcomeOfASave) {
     EXPECT_FALSE(fs::exists(saved(6, 3)));
 }
 
+// One rank's failure ends the save while another still writes: what that one brings to disk behind it is nobody's.
+TEST_F(AGang, LeavesNothingOfASaveThatFailedOnAnotherRank) {
+    for (const std::uint32_t fails : {0u, 1u}) {
+        FakeShepherd shepherd(socket_);
+        std::vector<Gang> ranks;
+        std::vector<std::vector<double>> state{std::vector<double>(1 << 17), std::vector<double>(1 << 17)};
+        for (std::uint32_t rank = 0; rank < 2; ++rank) {
+            in_gangline(rank, 2, 3 + fails);
+            ranks.push_back(Gang::join().value());
+            shepherd.wait_for(WorkerKind::Join);
+            const char* const name = rank == fails ? "gangline_step/taken" : "state";  // the step's own: no shard can be laid out
+            ASSERT_TRUE(ranks.back().track(name, state[rank].data(), {state[rank].size()}, Policy::PerRank).ok());
+        }
+        for (std::uint64_t step = 1; step <= 20; ++step) {
+            std::vector<Save> saves;
+            for (const std::uint32_t rank : {step % 2 == 0 ? fails : 1 - fails, step % 2 == 0 ? 1 - fails : fails}) saves.push_back(ranks[rank].save(step));
+            for (const Save& save : saves) EXPECT_FALSE(save.wait(kLimit).ok());
+        }
+        for (Gang& gang : ranks) EXPECT_TRUE(gang.finish(kLimit).ok());
+        for (const auto& left : fs::directory_iterator(folder_ + "/job-7")) ADD_FAILURE() << "rank " << fails << " failed, and there is " << left.path();
+    }
+}
+
 // By the page alone the runner would take a rank that waits for its disk for one that hangs.
 TEST_F(AGang, ShowsThatItLivesWhileASaveWaitsForTheOneBefore) {
     FakeShepherd shepherd(socket_);
