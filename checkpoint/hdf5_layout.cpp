@@ -1,5 +1,7 @@
 #include "checkpoint/hdf5_layout.h"
 
+#include <unistd.h>
+
 #include <set>
 
 #include <fmt/format.h>
@@ -100,6 +102,7 @@ Result<ShardLayout> lay_out_shard(const std::string& path, const ShardPlan& plan
     const Properties links(H5Pcreate(H5P_LINK_CREATE));
     if (!links || H5Pset_create_intermediate_group(links.get(), 1) < 0) return hdf5_error("cannot set up HDF5 groups");
     File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access->get()));
+    ::unlink(path.c_str());
     if (!file) return hdf5_error("cannot create the HDF5 file " + path);
     for (const auto& [name, value] : {std::pair{"format_version", std::uint64_t{kFormatVersion}}, {"job", plan.job},
                                       {"attempt", std::uint64_t{plan.attempt}},

@@ -32,7 +32,7 @@ struct ShardLayout {
     std::uint64_t step_place = 0;       // of kStepName's eight bytes, which change with each save
 };
 
-// Creates (or truncates) the file at `path` and closes it.
+// Fills the file at `path`, which the caller has open. Its name is gone as soon as the library has it open, too: whoever is killed leaves nothing.
 // Errors: NoSpace; InvalidArgument for a name that clashes; Internal with HDF5's own words.
 Result<ShardLayout> lay_out_shard(const std::string& path, const ShardPlan& plan);
 

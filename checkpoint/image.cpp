@@ -32,30 +32,20 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + 
 
 std::uint64_t bytes_in(const Tensor& tensor) { return *elements_of(tensor.extent) * bytes_of(tensor.dtype); }
 
-// A folder of our own for one sparse file: the HDF5 library wants a path.
-class Scratch {
-  public:
-    static Result<Scratch> make() {
-        const char* const chosen = std::getenv("TMPDIR");
-        for (const std::string& parent : {std::string("/dev/shm"), std::string(chosen == nullptr ? "/tmp" : chosen)}) {
-            std::string folder = parent + "/gangline-layout-XXXXXX";
-            if (::mkdtemp(folder.data()) != nullptr) return Scratch(std::move(folder));
-        }
-        return errno_error("cannot make a folder in /dev/shm or the temporary folder");
-    }
-    Scratch(Scratch&& other) noexcept : folder_(std::exchange(other.folder_, {})) {}
-    Scratch& operator=(Scratch&&) = delete;
-    ~Scratch() {
-        if (folder_.empty()) return;
-        ::unlink(path().c_str());
-        ::rmdir(folder_.c_str());
-    }
-    std::string path() const { return folder_ + "/layout.h5"; }
-
-  private:
-    explicit Scratch(std::string folder) : folder_(std::move(folder)) {}
-    std::string folder_;
+struct Scratch {
+    Fd file;  // sparse
+    std::string path;
 };
+
+// The HDF5 library wants a path, and follows no link of /proc to a file without a name.
+Result<Scratch> make_scratch() {
+    const char* const chosen = std::getenv("TMPDIR");
+    for (const std::string& parent : {std::string("/dev/shm"), std::string(chosen == nullptr ? "/tmp" : chosen)}) {
+        std::string path = parent + "/gangline-layout-XXXXXX";
+        if (Fd file(::mkostemp(path.data(), O_CLOEXEC)); file) return Scratch{std::move(file), std::move(path)};
+    }
+    return errno_error("cannot make a file in /dev/shm or the temporary folder");
+}
 
 // Everything of a tensor that its place depends on, until `visit` says false.
 template <class Visit>
@@ -111,13 +101,13 @@ Result<void> ShardImage::prepare(const ShardPlan& plan) {
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && least + kLargestHeader > limit.rlim_cur) {  // a signal would come
         return Error{Code::NoSpace, fmt::format("a shard needs {} bytes and its headers, files of this process may have {} (ulimit -f)", least, limit.rlim_cur)};
     }
-    auto scratch = Scratch::make();
+    const auto scratch = make_scratch();
     if (!scratch) return scratch.error();
-    auto layout = lay_out_shard(scratch->path(), plan);
+    const auto layout = lay_out_shard(scratch->path, plan);
     if (!layout) return layout.error();
-    const Fd file(::open(scratch->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    const Fd& file = scratch->file;
     struct stat status {};
-    if (!file || ::fstat(file.get(), &status) != 0) return errno_error("cannot examine the layout");
+    if (::fstat(file.get(), &status) != 0) return errno_error("cannot examine the layout");
     const std::uint64_t size = round_up(static_cast<std::uint64_t>(status.st_size), kDiskAlignment);
     step_place_ = layout->step_place;
     pieces_.clear();

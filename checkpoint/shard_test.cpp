@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -319,6 +321,28 @@ TEST_F(AShard, KilledAtAnyMomentNeverBecomesAWrongCheckpoint) {
     }
     fmt::print("{} checkpoints accepted, all right; {} left-over folders swept\n", accepted, left_behind);
     EXPECT_GT(left_behind, 0u);
+}
+
+// A process may be killed at any moment: a file that had its name all the while would stay there.
+TEST_F(AShard, IsLaidOutInAFileThatHasLostItsName) {
+    const Fd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+    ASSERT_GE(::inotify_add_watch(watch.get(), "/dev/shm", IN_CREATE | IN_DELETE | IN_CLOSE_WRITE), 0);
+    Everything everything;
+    ShardImage image;
+    ASSERT_TRUE(image.prepare({7, 12, 3, 0, 1, everything.tensors(), {}}).ok());
+    std::set<std::string> nameless, filled;
+    alignas(inotify_event) std::array<char, 65536> buffer{};
+    for (ssize_t got = 0; (got = ::read(watch.get(), buffer.data(), buffer.size())) > 0;) {
+        for (char* at = buffer.data(); at < buffer.data() + got;) {
+            const auto* event = reinterpret_cast<const inotify_event*>(at);
+            at += sizeof(inotify_event) + event->len;
+            if (event->len == 0 || !std::string_view(event->name).starts_with("gangline-layout-")) continue;
+            if ((event->mask & IN_DELETE) != 0) nameless.insert(event->name);
+            if ((event->mask & IN_CLOSE_WRITE) != 0 && nameless.contains(event->name)) filled.insert(event->name);
+        }
+    }
+    EXPECT_FALSE(filled.empty());
+    EXPECT_EQ(nameless, filled) << "filled under its name";
 }
 
 }  // namespace
