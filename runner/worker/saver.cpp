@@ -477,8 +477,7 @@ void Saver::deliver(std::uint32_t from_rank, std::uint64_t step, std::uint32_t a
     } else if (kind == Mail::NotHeld) {
         hear_not_held(step);
     } else if (from_rank == 0 && kind == Mail::SaveAt) {
-        const std::lock_guard lock(mutex_);
-        announced_ = At{step, payload == "M" ? SaveTier::Memory : SaveTier::Disk};
+        hear_save_at({step, payload == "M" ? SaveTier::Memory : SaveTier::Disk});
     } else if (from_rank == 0 && kind == Mail::Committed) {
         conclude(step, std::nullopt);
     } else if (from_rank == 0 && kind == Mail::NotCommitted) {
@@ -529,6 +528,12 @@ void Saver::tell_all(const checkpoint::Tell& outcome) {
 
 Result<void> Saver::drain(TimePoint limit) {
     hurry();
+    std::optional<At> missed;
+    {
+        const std::lock_guard lock(mutex_);
+        if (announced_ && asked_ && asked_->first >= announced_->step) missed = std::exchange(announced_, std::nullopt);
+    }
+    if (missed) tell_missed(*missed);
     {
         std::unique_lock lock(mutex_);
         if (!wait_until(lock, limit, [&] { return open_.empty() && !job_ && (failed_.empty() || copies_ == 0); })) {  // no copy: nothing was ever written

@@ -111,6 +111,8 @@ class Saver {
     void conclude(std::uint64_t step, std::optional<Error> error);
     void settle(std::uint64_t step, std::optional<Error> error);
     bool may_use_memory() const { return !place_.is_alone && place_.saves_in_memory && place_.memory_mib != 0; }
+    void hear_save_at(const At& at);
+    void tell_missed(const At& at);
     void tell_not_held(std::uint64_t step);
     void hear_not_held(std::uint64_t step);
     void replicated(std::uint64_t step);

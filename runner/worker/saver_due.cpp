@@ -56,7 +56,7 @@ std::optional<SaveTier> Saver::choose_tier(TimePoint at, bool is_stopping) {
 
 bool Saver::is_due(std::uint64_t step, bool is_stopping) {
     const TimePoint at = now().steady;
-    std::optional<At> announced;
+    std::optional<At> announced, missed;
     std::string why;
     if (place_.is_alone && place_.rank != 0 && !std::exchange(has_said_here_, true)) {
         (void)mail(0, step, std::string(1, static_cast<char>(Mail::Here)));  // rank 0 can write to whoever has written to it
@@ -66,27 +66,50 @@ bool Saver::is_due(std::uint64_t step, bool is_stopping) {
         const std::uint64_t ahead = steps_ahead(step, at);
         if (announced_ && step >= announced_->step) {
             const At due = *std::exchange(announced_, std::nullopt);
-            if (step != due.step) return false;
-            interval_.begun(due.tier, at);
-            due_ = due;
-            return true;
-        }
-        if (place_.rank != 0 || announced_) return false;
-        const auto tier = choose_tier(at, is_stopping);
-        if (!tier) return false;
-        if (interval_.is_measured() && !std::exchange(has_said_why_, true)) why = "saves are made " + interval_.reason();
-        if (ahead == 0) {
-            interval_.begun(*tier, at);
-            due_ = At{step, *tier};
+            if (step == due.step) {
+                interval_.begun(due.tier, at);
+                due_ = due;
+                return true;
+            }
+            missed = due;
         } else {
-            announced_ = announced = At{step + ahead, *tier};
+            if (place_.rank != 0 || announced_) return false;
+            const auto tier = choose_tier(at, is_stopping);
+            if (!tier) return false;
+            if (interval_.is_measured() && !std::exchange(has_said_why_, true)) why = "saves are made " + interval_.reason();
+            if (ahead == 0) {
+                interval_.begun(*tier, at);
+                due_ = At{step, *tier};
+            } else {
+                announced_ = announced = At{step + ahead, *tier};
+            }
         }
+    }
+    if (missed) {
+        tell_missed(*missed);
+        return false;
     }
     if (!why.empty()) fmt::print(stderr, "gangline: {}\n", why);
     if (!announced) return true;
     const std::string letter{static_cast<char>(Mail::SaveAt), announced->tier == SaveTier::Memory ? 'M' : 'D'};
     for (std::uint32_t rank = 1; rank < place_.size; ++rank) (void)mail(rank, announced->step, letter);
     return false;
+}
+
+void Saver::hear_save_at(const At& at) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!asked_ || asked_->first <= at.step) {
+            announced_ = at;
+            return;
+        }
+    }
+    tell_missed(at);
+}
+
+// A letter that was held up for longer than the steps ahead: rank 0 would wait for a shard that never comes, and save nothing meanwhile.
+void Saver::tell_missed(const At& at) {
+    if (at.tier == SaveTier::Disk) report_failure(at.step, Error{Code::Unavailable, fmt::format("it heard too late that step {} was to be saved", at.step)});
 }
 
 void Saver::stalled(Duration time) {

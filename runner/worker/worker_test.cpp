@@ -6,6 +6,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "runner/worker/mail.h"
 #include "runner/worker/place.h"
 #include "runner/worker/test_gang.h"
 
@@ -464,6 +465,38 @@ TEST_F(AGang, AllRanksSaveTheSameStepsWhenTheyAreDue) {
 }
 
 // How long the calls of a training loop take: printed, not asserted.
+TEST_F(AGang, ThatHearsTooLateWhichStepIsSavedSaysSoAndTheNextOneIsSaved) {
+    FakeShepherd shepherd(socket_);
+    std::vector<Gang> ranks;
+    std::vector<double> state(4);
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+        in_gangline(rank, 2);
+        ranks.push_back(Gang::join().value());
+        shepherd.wait_for(WorkerKind::Join);
+        ASSERT_TRUE(ranks.back().track("w", state.data(), {4}).ok());
+    }
+    const auto expect_missed = [&](std::uint64_t step) {
+        const auto outcome = ranks[0].save(step).wait(kLimit);
+        ASSERT_FALSE(outcome.ok());
+        EXPECT_NE(outcome.error().message.find(fmt::format("rank 1: it heard too late that step {} was to be saved", step)), std::string::npos) << outcome.error().message;
+    };
+    const auto announce = [&](std::uint64_t step) { shepherd.send(1, WorkerKind::Relay, step, 3, std::string{static_cast<char>(Mail::SaveAt), 'D'}); };
+    EXPECT_FALSE(ranks[1].should_save(11));
+    announce(10);
+    expect_missed(10);
+    announce(11);  // it may ask again at this step; but it asks at a later one
+    for (std::uint64_t step = 12; shepherd.count(WorkerKind::Relay) < 3 && step < 20'000; ++step) {
+        EXPECT_FALSE(ranks[1].should_save(step));
+        std::this_thread::sleep_for(milliseconds(1));  // NOLINT: until the letter is there
+    }
+    expect_missed(11);
+    const Save next = ranks[0].save(30'000);
+    EXPECT_TRUE(ranks[1].save(30'000).wait(kLimit).ok());
+    EXPECT_TRUE(next.wait(kLimit).ok());
+    announce(20'000);  // the last step it asks for, and then it ends
+    EXPECT_TRUE(ranks[1].finish(kLimit).ok());
+}
+
 TEST_F(AGang, TakesLittleTimeForProgress) {
     auto gang = Gang::join().value();
     constexpr int kCalls = 1'000'000;
