@@ -41,7 +41,7 @@ struct Scratch {
 Result<Scratch> make_scratch() {
     const char* const chosen = std::getenv("TMPDIR");
     for (const std::string& parent : {std::string("/dev/shm"), std::string(chosen == nullptr ? "/tmp" : chosen)}) {
-        std::string path = parent + "/gangline-layout-XXXXXX";
+        std::string path = fmt::format("{}/gangline-layout-{}-XXXXXX", parent, ::getpid());
         if (Fd file(::mkostemp(path.data(), O_CLOEXEC)); file) return Scratch{std::move(file), std::move(path)};
     }
     return errno_error("cannot make a file in /dev/shm or the temporary folder");
@@ -104,7 +104,10 @@ Result<void> ShardImage::prepare(const ShardPlan& plan) {
     const auto scratch = make_scratch();
     if (!scratch) return scratch.error();
     const auto layout = lay_out_shard(scratch->path, plan);
-    if (!layout) return layout.error();
+    if (!layout) {
+        ::unlink(scratch->path.c_str());  // it may not have come to that
+        return layout.error();
+    }
     const Fd& file = scratch->file;
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) return errno_error("cannot examine the layout");
