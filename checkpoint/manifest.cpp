@@ -394,7 +394,8 @@ Manifest part_of(const Manifest& whole, std::uint32_t rank) {
     std::erase_if(part.shards, [&](const ShardRecord& shard) { return shard.rank != rank; });
     for (TensorRecord& tensor : part.tensors) std::erase_if(tensor.boxes, [&](const Box& box) { return box.shard_rank != rank; });
     std::erase_if(part.tensors, [](const TensorRecord& tensor) { return tensor.boxes.empty(); });
-    part.version = version_for(part.tensors);
+    if (rank != 0) part.metric.reset();  // rank 0's alone counts
+    part.version = version_for(part);
     return part;
 }
 

@@ -352,10 +352,13 @@ TEST(TensorNames, AreSegmentsBetweenSlashes) {
 }
 
 TEST(AManifest, GivesEachRanksPartBackAsItWas) {
-    const std::vector<Manifest> parts{part(0, 3), part(1, 3), part(2, 3)};
-    const auto all = merge(parts);
-    ASSERT_TRUE(all.ok()) << all.error().message;
-    for (std::uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(encode(part_of(*all, rank)), encode(parts[rank]));
+    std::vector<Manifest> parts{part(0, 3), part(1, 3), part(2, 3)};
+    for (const std::optional<double> metric : {std::optional<double>(), std::optional<double>(0.5)}) {
+        parts[0].metric = metric;
+        const auto all = merge(parts);
+        ASSERT_TRUE(all.ok()) << all.error().message;
+        for (std::uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(encode(part_of(*all, rank)), encode(parts[rank]));
+    }
 }
 
 }  // namespace
