@@ -64,6 +64,18 @@ class AKeeper : public ::testing::Test {
         if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
         pid_ = 0;
     }
+    // As an agent says it at the job's end: it writes first what is to be written.
+    void quit() {
+        auto agent = connect_abstract(name_, SOCK_STREAM);
+        ASSERT_TRUE(agent);
+        FrameWriter writer;
+        writer.push(std::string("\x42\x00", 2));  // ToShepherd{quit{}}
+        ASSERT_TRUE(writer.flush(agent->get()));
+        int status = 0;
+        ASSERT_TRUE(until([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }));
+        pid_ = 0;
+        EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
     WhoKeeps who(std::uint32_t rank, std::uint32_t attempt) const { return {7, attempt, rank, 0, root_}; }
     std::unique_ptr<KeeperClient> join(std::uint32_t rank, std::uint32_t attempt) const {
         auto client = KeeperClient::connect(name_, who(rank, attempt));
@@ -148,6 +160,29 @@ TEST_F(AKeeper, BringsWhatTwoDeadRanksHadWholeToDiskAndItIsACheckpoint) {
     const auto second = values_of(1, 50);
     EXPECT_TRUE(std::equal(first.begin(), first.end(), all.begin()));
     EXPECT_TRUE(std::equal(second.begin(), second.end(), all.begin() + kValues));
+}
+
+TEST_F(AKeeper, WritesNothingThatALaterCheckpointHasOutdated) {
+    auto store = Store::open(root_);
+    ASSERT_TRUE(store);
+    for (const std::uint64_t step : {60u, 50u}) {  // the later one becomes a checkpoint first
+        for (const std::uint32_t rank : {0u, 1u}) {
+            in_a_rank_that_dies([&] {
+                const auto client = join(rank, 1);
+                snapshot(*client, rank, 1, step);
+            });
+        }
+        if (step == 50) break;
+        ASSERT_TRUE(until([&] { return has_part(*store, 60, 0) && has_part(*store, 60, 1); }));
+        std::vector<Sha256> parts;
+        for (const std::uint32_t rank : {0u, 1u}) parts.push_back(seal_of(encode(*store->read_part({60, 1}, rank))));
+        const auto manifest = store->write_manifest({60, 1}, parts);
+        ASSERT_TRUE(manifest) << manifest.error().message;
+        ASSERT_TRUE(store->publish({60, 1}, manifest->digest));
+    }
+    quit();
+    for (const auto& left : fs::directory_iterator(root_)) EXPECT_FALSE(left.path().filename().string().starts_with(".tmp-")) << left.path();
+    EXPECT_TRUE(store->open_published({60, 1}));
 }
 
 TEST_F(AKeeper, GivesADeadRanksSnapshotToTheNextAttemptAndAHalfOneToNobody) {
@@ -251,15 +286,7 @@ TEST_F(AKeeper, BringsEverythingToDiskBeforeItQuits) {
         const auto client = join(0, 1);
         snapshot(*client, 0, 1, 50);
     });
-    auto agent = connect_abstract(name_, SOCK_STREAM);
-    ASSERT_TRUE(agent);
-    FrameWriter writer;
-    writer.push(std::string("\x42\x00", 2));  // ToShepherd{quit{}}
-    ASSERT_TRUE(writer.flush(agent->get()));
-    int status = 0;
-    ASSERT_TRUE(until([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }));
-    pid_ = 0;
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    quit();
     EXPECT_TRUE(has_part(*Store::open(root_), 50, 0));
 }
 

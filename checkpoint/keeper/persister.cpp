@@ -24,6 +24,12 @@ void lower_priority() {
     (void)::syscall(SYS_ioprio_set, kIoprioWhoProcess, 0, kBestEffortLowest);
 }
 
+// A later save counts by now: nobody starts from this one any more.
+bool is_outdated(const Store& store, const CheckpointId& id) {
+    const auto there = store.published();
+    return std::any_of(there.begin(), there.end(), [&](const CheckpointId& one) { return one.attempt >= id.attempt && one.step > id.step; });
+}
+
 }  // namespace
 
 Persister::Persister(Done done) : done_(std::move(done)) {
@@ -76,7 +82,7 @@ Result<void> Persister::persist(const ToPersist& work) {
     auto store = Store::open(work.folder);
     if (!store) return store.error();
     const auto there = store->published();
-    if (std::find(there.begin(), there.end(), id) != there.end()) return {};
+    if (std::find(there.begin(), there.end(), id) != there.end() || is_outdated(*store, id)) return {};
     const auto written_before = store->read_part(id, rank);
     if (written_before && encode(*written_before) == file) return {};  // the rank itself came so far
     auto folder = store->temporary(id);
@@ -91,6 +97,7 @@ Result<void> Persister::persist(const ToPersist& work) {
     if (!written) return written;
     const auto sealed = store->write_part(id, *part);
     if (!sealed) return sealed.error();
+    if (is_outdated(*store, id)) return store->drop_temporary(id);  // whoever has saved meanwhile has already cleared away
     return {};
 }
 
