@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/framing.h"
+#include "base/quiet_thread.h"
 
 namespace gangline::checkpoint {
 namespace {
@@ -36,12 +36,7 @@ Result<std::unique_ptr<KeeperClient>> KeeperClient::connect(const std::string& k
 }
 
 KeeperClient::KeeperClient(Fd socket, const WhoKeeps& who, Held held) : socket_(std::move(socket)), who_(who), held_(std::move(held)) {
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are the program's
-    reader_ = std::thread([this] { read(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    reader_ = quiet_thread([this] { read(); });
 }
 
 KeeperClient::~KeeperClient() {

@@ -12,14 +12,14 @@
 namespace gangline::checkpoint {
 namespace {
 
-int left_ms(TimePoint until) { return static_cast<int>(std::clamp<std::int64_t>(to_ms(until - now().steady) + 1, 0, 600'000)); }
-
 union FdSpace {  // aligned as the kernel wants it
     cmsghdr header;
     char bytes[CMSG_SPACE(sizeof(int))];
 };
 
 }  // namespace
+
+int left_ms(TimePoint until) { return static_cast<int>(std::clamp<std::int64_t>(to_ms(until - now().steady) + 1, 0, 600'000)); }
 
 std::string ranks_socket(const std::string& keeper_socket) { return keeper_socket + "-ranks"; }
 

@@ -53,6 +53,7 @@ struct KeeperPacket {
     Fd fd;
 };
 
+int left_ms(TimePoint until);  // for poll(2)
 // Where ranks connect, beside the stream socket of this name on which the agent speaks to the keeper.
 std::string ranks_socket(const std::string& keeper_socket);
 

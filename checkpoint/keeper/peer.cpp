@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "checkpoint/checksum.h"
 
 namespace gangline::checkpoint {
@@ -46,6 +47,8 @@ bool is_proof(const Proof& proof, const Secret& secret, std::string_view word, c
     return sodium_memcmp(right.data(), proof.data(), proof.size()) == 0;
 }
 
+void need_sodium() { CHECK(sodium_init() >= 0, "libsodium starts on every Linux"); }
+
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 Addresses resolve(const std::string& host, std::uint16_t port, int flags) {
@@ -64,11 +67,10 @@ void set_up(int socket) {
     (void)::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
 }
 
-int left_ms(TimePoint until) { return static_cast<int>(std::clamp<std::int64_t>(to_ms(until - now().steady) + 1, 0, 600'000)); }
-
 }  // namespace
 
 Secret make_secret() {
+    need_sodium();
     Secret secret{};
     randombytes_buf(secret.data(), secret.size());
     return secret;
@@ -108,6 +110,7 @@ Result<Fd> listen_tcp(const std::string& host, std::uint16_t& port) {
 // ---- who is there
 
 Result<PeerLine> PeerLine::connect(const KeeperAddress& address) {
+    need_sodium();
     const TimePoint until = now().steady + kPeerConnectLimit;
     const Addresses addresses = resolve(address.host, address.port, 0);
     std::string why = "it has no such address";

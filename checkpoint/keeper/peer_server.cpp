@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -53,7 +54,6 @@ void PeerServer::run() {
     while (!is_stopping_) {
         pollfd list{listener_.get(), POLLIN, 0};
         const bool has_caller = ::poll(&list, 1, kLookMs) > 0;
-        const std::lock_guard lock(mutex_);
         for (auto one = served_.begin(); one != served_.end();) {
             if (!one->is_over) {
                 ++one;
@@ -67,7 +67,12 @@ void PeerServer::run() {
         if (!socket || served_.size() >= kMostLines) continue;
         Served& served = served_.emplace_back();
         served.fd = socket.get();
-        served.thread = std::thread([this, &served, taken = std::make_shared<Fd>(std::move(socket))] { serve(served, std::move(*taken)); });
+        try {
+            served.thread = std::thread([this, &served, taken = std::make_shared<Fd>(std::move(socket))] { serve(served, std::move(*taken)); });
+        } catch (const std::system_error& error) {  // the user's limit of processes: the caller does without
+            log_warn("peer_refused reason=\"{}\"", error.what());
+            served_.pop_back();
+        }
     }
 }
 

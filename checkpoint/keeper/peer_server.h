@@ -6,7 +6,6 @@
 #include <atomic>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -44,8 +43,7 @@ class PeerServer {
     Snapshots& snapshots_;
     std::atomic<std::uint64_t> job_{0};
     std::atomic<bool> is_stopping_{false};
-    std::mutex mutex_;
-    std::list<Served> served_;
+    std::list<Served> served_;  // the listening thread's
     std::thread thread_;
 };
 

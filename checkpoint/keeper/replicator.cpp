@@ -132,12 +132,13 @@ class Replicator::Push {
     Result<void> push(const Work& work) {
         const auto held = snapshots_.send(work.slot, work.id);
         if (!held) return {};  // a newer one has its memory
+        bool goes_on = false;
         {
             const std::lock_guard lock(mutex_);
-            if (is_stopping_) return {};
-            pushing_ = connection_->fd();
+            goes_on = !is_stopping_;
+            if (goes_on) pushing_ = connection_->fd();
         }
-        auto pushed = push_memory(work, *held);
+        auto pushed = goes_on ? push_memory(work, *held) : Result<void>();
         snapshots_.sent(work.slot);
         {
             const std::lock_guard lock(mutex_);

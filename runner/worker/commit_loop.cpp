@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/quiet_thread.h"
 #include "checkpoint/view.h"
-#include "runner/worker/quiet_thread.h"
 
 namespace gangline {
 

@@ -20,8 +20,8 @@
 #include <fmt/format.h>
 
 #include "base/framing.h"
+#include "base/quiet_thread.h"
 #include "base/time.h"
-#include "runner/worker/quiet_thread.h"
 
 namespace gangline {
 namespace {

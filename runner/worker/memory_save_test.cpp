@@ -5,6 +5,8 @@
 
 #include "checkpoint/keeper/client.h"
 #include "checkpoint/keeper/keeper.h"
+#include "checkpoint/keeper/peer.h"
+#include "runner/worker/mail.h"
 #include "runner/worker/test_gang.h"
 
 namespace gangline {
@@ -213,6 +215,54 @@ TEST_F(AGangWithAKeeper, OneRankWithoutAKeeperPutsAllSavesOnDiskUntilTheNextIsTh
     EXPECT_THAT(gang.save_interval(), testing::StartsWith("every "));
     (void)gang.save(10);
     EXPECT_THAT(gang.save_interval(), testing::StartsWith("in memory every "));
+}
+
+// Whoever asks is answered at once, also where there is none: it would wait for it otherwise, in the middle of its restart.
+TEST_F(AGangWithAKeeper, EachRankSaysWhereItsKeeperIsOrThatThereIsNone) {
+    in_gangline(1, 2);
+    {
+        auto gang = Gang::join().value();
+        ASSERT_TRUE(gang.track_slice("state", state_.data(), {2 * kValues}, {kValues}, {kValues}).ok());
+        ASSERT_TRUE(is_due(gang, 10, "SM"));
+        shepherd_->send(1, WorkerKind::Relay, 0, 3, std::string(1, static_cast<char>(Mail::WhereKeeper)));
+        ASSERT_TRUE(gang.save(10).wait(kLimit).ok());
+        const std::string answer = shepherd_->wait_for(WorkerKind::Relay).payload;
+        ASSERT_FALSE(answer.empty());
+        EXPECT_EQ(answer[0], static_cast<char>(Mail::KeeperAt));
+        EXPECT_TRUE(checkpoint::parse_keeper_address(std::string_view(answer).substr(1)));
+    }
+    set("GANGLINE_CHECKPOINT_MEMORY_MIB", "0");
+    auto gang = Gang::join().value();
+    shepherd_->wait_for(WorkerKind::Join);
+    shepherd_->send(1, WorkerKind::Relay, 0, 3, std::string(1, static_cast<char>(Mail::WhereKeeper)));
+    EXPECT_EQ(shepherd_->wait_for(WorkerKind::Relay).payload, std::string(1, static_cast<char>(Mail::KeeperAt)));
+}
+
+TEST_F(AGangWithAKeeper, WithoutSnapshotsARestoreAsksNobodyForKeepers) {
+    std::string digest;
+    set("GANGLINE_CHECKPOINT_MEMORY_MIB", "0");
+    in_gangline(0, 1);
+    {
+        auto gang = Gang::join().value();
+        ASSERT_TRUE(gang.track("state", state_.data(), {kValues}).ok());
+        ASSERT_TRUE(gang.save(10).wait(kLimit).ok());
+        digest = decode_commit(shepherd_->wait_for(WorkerKind::Commit).payload)->manifest_sha256;
+        ASSERT_TRUE(gang.finish(kLimit).ok());
+    }
+    checkpoint::Sha256 sha{};
+    std::memcpy(sha.data(), digest.data(), sha.size());
+    in_gangline(0, 2, 4);
+    set("GANGLINE_RESTORE_STEP", "10");
+    set("GANGLINE_RESTORE_ATTEMPT", "3");
+    set("GANGLINE_RESTORE_SHA256", checkpoint::to_hex(sha));
+    set("GANGLINE_RESTORE_FROM", "0-0@1");
+    auto gang = Gang::join().value();
+    std::vector<std::uint64_t> back(kValues);
+    ASSERT_TRUE(gang.track("state", back.data(), {kValues}).ok());
+    const auto restored = gang.restore();
+    ASSERT_TRUE(restored) << restored.error().message;
+    EXPECT_EQ(back, state_);
+    EXPECT_EQ(shepherd_->count(WorkerKind::Relay), 0u);
 }
 
 TEST_F(AGangWithAKeeper, TheTiersCanBeSwitchedOff) {

@@ -42,17 +42,17 @@ MemoryTier::MemoryTier(const Place& place, Ask ask, Mail mail, Held held) : plac
 // ---- keepers of other nodes
 
 void MemoryTier::receive(std::uint32_t from_rank, bool is_question, const std::string& text) {
-    std::string mine;
+    std::optional<std::string> mine;
     {
         const std::lock_guard lock(mutex_);
         if (is_question) {
-            mine = where_;
+            mine = is_off() ? std::string() : where_;
             askers_.insert(from_rank);
         } else {
             keepers_[from_rank] = text;
         }
     }
-    if (!mine.empty()) mail_(from_rank, false, mine);
+    if (mine) mail_(from_rank, false, *mine);
     answered_.notify_all();
     if (!is_question) send_peer();
 }
@@ -65,12 +65,23 @@ void MemoryTier::connected() {
     {
         const std::lock_guard lock(mutex_);
         where_ = where;
-        if (!where.empty()) askers = askers_;
+        askers = askers_;
         peer_told_.clear();
         is_first = place_.replica_rank && asked_.insert(*place_.replica_rank).second;
     }
     for (const std::uint32_t rank : askers) mail_(rank, false, where);
     if (is_first) mail_(*place_.replica_rank, true, {});
+}
+
+// There is no keeper here: nobody is to wait for one.
+void MemoryTier::is_nowhere() {
+    std::set<std::uint32_t> askers;
+    {
+        const std::lock_guard lock(mutex_);
+        where_ = "";
+        askers = askers_;
+    }
+    for (const std::uint32_t rank : askers) mail_(rank, false, {});
 }
 
 void MemoryTier::send_peer() {
@@ -80,7 +91,7 @@ void MemoryTier::send_peer() {
     {
         const std::lock_guard lock(mutex_);
         const auto found = keepers_.find(*place_.replica_rank);
-        if (keeper_ == nullptr || found == keepers_.end() || found->second == peer_told_) return;
+        if (keeper_ == nullptr || found == keepers_.end() || found->second.empty() || found->second == peer_told_) return;
         peer = peer_told_ = found->second;
         keeper = keeper_;
     }
@@ -111,11 +122,12 @@ std::vector<checkpoint::KeeperAddress> MemoryTier::keepers_with(std::uint32_t ol
     for (const std::uint32_t rank : to_ask) mail_(rank, true, {});
     lock.lock();
     const auto all_known = [&] { return std::all_of(ranks.begin(), ranks.end(), [&](std::uint32_t rank) { return keepers_.contains(rank); }); };
-    answered_.wait_for(lock, kLetterLimit, all_known);
+    if (!letters_until_) letters_until_ = now().steady + kLetterLimit;
+    answered_.wait_until(lock, *letters_until_, all_known);
     std::vector<checkpoint::KeeperAddress> keepers;
     for (const std::uint32_t rank : ranks) {
-        std::string& text = keepers_[rank];  // who gave no answer is not waited for again
-        if (text == where_) continue;        // on our own node
+        const std::string& text = keepers_[rank];
+        if (text == where_) continue;  // on our own node
         if (const auto address = checkpoint::parse_keeper_address(text)) keepers.push_back(*address);
     }
     return keepers;
@@ -239,7 +251,7 @@ std::optional<Manifest> MemoryTier::part_here(const CheckpointId& id, std::uint3
 }
 
 Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const CheckpointId& id, const std::function<void()>& waiting) {
-    (void)find_keeper(false);
+    if (!find_keeper(false)) is_nowhere();
     const TimePoint begun = now().steady;
     std::vector<Manifest> parts;
     std::size_t world = 1;
@@ -273,8 +285,9 @@ Result<Checkpoint> MemoryTier::gather(const checkpoint::Store& store, const Chec
 }
 
 std::size_t MemoryTier::lend(Checkpoint& checkpoint) {
+    if (is_off()) return 0;
     const bool has_keeper = find_keeper(false);
-    if (!has_keeper && place_.snapshots_from.empty()) return 0;
+    if (!has_keeper) is_nowhere();
     std::size_t lent = 0;
     const Manifest& manifest = checkpoint.manifest();
     for (const checkpoint::ShardRecord& shard : manifest.shards) {

@@ -69,6 +69,7 @@ class MemoryTier {
     std::optional<checkpoint::Manifest> part_here(const checkpoint::CheckpointId& id, std::uint32_t rank);
     std::optional<checkpoint::Manifest> part_elsewhere(const checkpoint::CheckpointId& id, std::uint32_t rank);
     std::unique_ptr<checkpoint::ShardStream> shard_elsewhere(const checkpoint::Manifest& manifest, const checkpoint::ShardRecord& shard);
+    void is_nowhere();
     std::vector<checkpoint::KeeperAddress> keepers_with(std::uint32_t old_rank);
     bool has_keepers_with(std::uint32_t old_rank) const;
 
@@ -81,7 +82,8 @@ class MemoryTier {
     bool is_asked_ = false;
     std::optional<std::string> socket_;  // the answer, until it is used
     std::shared_ptr<checkpoint::KeeperClient> keeper_;  // set with the lock held
-    std::string where_;                              // our keeper, as other nodes reach it; empty: not known
+    std::optional<std::string> where_;               // our keeper, as other nodes reach it; empty: they cannot; nothing: not known yet
+    std::optional<TimePoint> letters_until_;         // answers are waited for, all together
     std::set<std::uint32_t> askers_;                 // ranks that want to know it, and again when it is another
     std::map<std::uint32_t, std::string> keepers_;   // of ranks that were asked; empty: they have none
     std::set<std::uint32_t> asked_;

@@ -8,10 +8,10 @@
 
 #include <fmt/format.h>
 
+#include "base/quiet_thread.h"
 #include "checkpoint/shard.h"
 #include "runner/worker/mail.h"
 #include "runner/worker/priority.h"
-#include "runner/worker/quiet_thread.h"
 
 namespace gangline {
 namespace {

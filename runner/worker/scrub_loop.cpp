@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "base/quiet_thread.h"
 #include "runner/worker/priority.h"
-#include "runner/worker/quiet_thread.h"
 
 namespace gangline {
 namespace {

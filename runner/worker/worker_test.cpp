@@ -464,7 +464,6 @@ TEST_F(AGang, AllRanksSaveTheSameStepsWhenTheyAreDue) {
     EXPECT_EQ(steps(0), steps(2));
 }
 
-// How long the calls of a training loop take: printed, not asserted.
 TEST_F(AGang, ThatHearsTooLateWhichStepIsSavedSaysSoAndTheNextOneIsSaved) {
     FakeShepherd shepherd(socket_);
     std::vector<Gang> ranks;
@@ -497,6 +496,7 @@ TEST_F(AGang, ThatHearsTooLateWhichStepIsSavedSaysSoAndTheNextOneIsSaved) {
     EXPECT_TRUE(ranks[1].finish(kLimit).ok());
 }
 
+// How long the calls of a training loop take: printed, not asserted.
 TEST_F(AGang, TakesLittleTimeForProgress) {
     auto gang = Gang::join().value();
     constexpr int kCalls = 1'000'000;
